@@ -1,0 +1,81 @@
+"""Beta-Bernoulli dropout: a keep probability for each unit, learned under a prior that wants most of them gone."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nestling.arguments import positive_number
+from nestling.distributions.divergences import kumaraswamy_beta_kl
+from nestling.distributions.gates.gate import Gate
+from nestling.distributions.noise import exponential_noise, logistic_noise
+from nestling.distributions.special import log1mexp, log_beta, logit_from_log
+
+SOFTPLUS_OF_ONE = 0.5413
+"""softplus(0.5413) = 1, the released start of b."""
+
+
+class BetaBernoulli(Gate):
+    """z ~ Bernoulli(pi), pi ~ Kumaraswamy(a, b), prior Beta(``concentration``, 1) with concentration = alpha / K (BB).
+
+    a = softplus(max(raw_a, -10)) and b = softplus(clip(raw_b, -10, 50)) as released. pi is drawn once a batch, the
+    concrete relaxation of z at ``temperature`` once an example.
+    """
+
+    default_threshold = 1e-2
+
+    def __init__(
+        self, num_units: int, *, concentration: float = 1e-4, temperature: float = 0.1, raw_a: float = -1.0
+    ) -> None:
+        super().__init__(num_units)
+        self.concentration = positive_number("concentration", concentration)
+        self.temperature = positive_number("temperature", temperature)
+        self.raw_a = nn.Parameter(torch.full((num_units,), raw_a))
+        self.raw_b = nn.Parameter(torch.full((num_units,), SOFTPLUS_OF_ONE))
+
+    def a(self) -> Tensor:
+        """First shape of the posterior."""
+        return F.softplus(self.raw_a.clamp_min(-10))
+
+    def b(self) -> Tensor:
+        """Second shape of the posterior."""
+        return F.softplus(self.raw_b.clamp(-10, 50))
+
+    def sample_log_pi(self, generator: torch.Generator | None = None) -> Tensor:
+        """Logarithm of one draw (num_units,) of the keep probabilities."""
+        return kumaraswamy_log_sample(self.a(), self.b(), generator)
+
+    def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Relaxed Bernoulli multipliers (batch, num_units)."""
+        log_pi = self.sample_log_pi(generator).expand_as(features)
+        return relaxed_bernoulli(log_pi, self.temperature, generator)
+
+    def expectation(self, features: Tensor) -> Tensor:
+        """E[pi] (num_units,)."""
+        return self.mean()
+
+    def mean(self) -> Tensor:
+        """E[pi] (num_units,), which no input changes."""
+        return kumaraswamy_mean(self.a(), self.b())
+
+    def kl(self) -> Tensor:
+        """KL(Kumaraswamy(a, b) || Beta(c, 1)), summed."""
+        return kumaraswamy_beta_kl(self.a(), self.b(), self.concentration).sum()
+
+    def keep(self, threshold: float | None = None) -> Tensor:
+        """E[pi] above the threshold: 1e-2 in the paper (erratum E35), 1e-3 in its code."""
+        return self.mean() > (self.default_threshold if threshold is None else threshold)
+
+
+def kumaraswamy_mean(a: Tensor, b: Tensor) -> Tensor:
+    """E[pi] = b B(1 + 1/a, b) (BB eq. 14)."""
+    return torch.exp(b.log() + log_beta(1 + 1 / a, b))
+
+
+def kumaraswamy_log_sample(a: Tensor, b: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """log pi of pi = (1 - u^(1/b))^(1/a), with -log u drawn directly so that nothing rounds to 0 or 1."""
+    return log1mexp(-exponential_noise(b, generator) / b) / a
+
+
+def relaxed_bernoulli(log_prob: Tensor, temperature: float, generator: torch.Generator | None = None) -> Tensor:
+    """Concrete relaxation sigmoid((logit p + logit u) / temperature) of a Bernoulli given by log p (BB eq. 15)."""
+    return torch.sigmoid((logit_from_log(log_prob) + logistic_noise(log_prob, generator)) / temperature)

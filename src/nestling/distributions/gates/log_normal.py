@@ -1,0 +1,72 @@
+"""Structured Bayesian pruning: a truncated log-normal multiplier for each unit, removed when it is mostly noise."""
+
+import torch
+from torch import Tensor, nn
+
+from nestling.distributions.divergences import truncated_log_normal_kl
+from nestling.distributions.gates.gate import Gate
+from nestling.distributions.noise import uniform_noise
+from nestling.distributions.special import log_normal_interval
+
+
+class LogNormalGate(Gate):
+    """log z ~ N(mu, sigma^2) cut to [``low``, ``high``] = [-20, 0], prior log-uniform there; one draw a batch.
+
+    mu is read within [low, high] (a mu outside only hugs an edge, where the closed forms cancel) and log sigma within
+    [-20, 5] as released.
+    """
+
+    low = -20.0
+    high = 0.0
+    log_std_bounds = (-20.0, 5.0)
+    default_threshold = 1.0
+
+    def __init__(self, num_units: int, *, log_std: float = -5.0) -> None:
+        super().__init__(num_units)
+        self.raw_mu = nn.Parameter(torch.zeros(num_units))
+        self.raw_log_std = nn.Parameter(torch.full((num_units,), log_std))
+
+    def mu(self) -> Tensor:
+        """Centre of log z before truncation."""
+        return self.raw_mu.clamp(self.low, self.high)
+
+    def log_std(self) -> Tensor:
+        """Logarithm of the spread of log z before truncation."""
+        return self.raw_log_std.clamp(*self.log_std_bounds)
+
+    def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Multipliers (num_units,), by inverting the distribution function."""
+        mu, std = self.mu(), self.log_std().exp()
+        below, above = ((edge - mu) / std for edge in (self.low, self.high))
+        start, stop = torch.special.ndtr(below), torch.special.ndtr(above)
+        eps = torch.finfo(mu.dtype).eps
+        level = (start + (stop - start) * uniform_noise(mu, generator)).clamp(eps, 1 - eps)
+        log_z: Tensor = mu + std * torch.special.ndtri(level)
+        return log_z.clamp(self.low, self.high).exp()
+
+    def expectation(self, features: Tensor) -> Tensor:
+        """E[z] (num_units,)."""
+        return self.log_moment(1).exp()
+
+    def log_moment(self, power: int) -> Tensor:
+        """log E[z^power] (num_units,): power mu + (power sigma)^2 / 2 and the mass that truncation leaves."""
+        mu, std = self.mu(), self.log_std().exp()
+        below, above = ((edge - mu) / std for edge in (self.low, self.high))
+        shift = power * std
+        left = log_normal_interval(below - shift, above - shift) - log_normal_interval(below, above)
+        return power * mu + 0.5 * shift.square() + left
+
+    def signal_to_noise(self) -> Tensor:
+        """E[z] / std(z) (num_units,)."""
+        return torch.rsqrt(torch.expm1(self.log_moment(2) - 2 * self.log_moment(1)).clamp_min(self._smallest_spread()))
+
+    def kl(self) -> Tensor:
+        """KL against the log-uniform on [low, high], summed."""
+        return truncated_log_normal_kl(self.mu(), self.log_std(), self.low, self.high).sum()
+
+    def keep(self, threshold: float | None = None) -> Tensor:
+        """Signal-to-noise ratio of at least the threshold, 1 in the paper."""
+        return self.signal_to_noise() >= (self.default_threshold if threshold is None else threshold)
+
+    def _smallest_spread(self) -> float:
+        return torch.finfo(self.raw_mu.dtype).eps

@@ -1,0 +1,103 @@
+"""The dropout gates the Bayesian ones are compared with: Bernoulli, Gaussian and concrete dropout."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nestling.arguments import positive_number, probability
+from nestling.distributions.divergences import bernoulli_kl
+from nestling.distributions.gates.gate import Gate
+from nestling.distributions.noise import logistic_noise, normal_noise, uniform_noise
+from nestling.errors import RangeError
+
+
+class BernoulliGate(Gate):
+    """z = m / (1 - p), m ~ Bernoulli(1 - p) with ``drop_prob`` p (erratum E28): ordinary dropout."""
+
+    def __init__(self, num_units: int, drop_prob: float = 0.5) -> None:
+        super().__init__(num_units)
+        self.drop_prob = _drop_prob(drop_prob)
+
+    def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Multipliers (batch, num_units), 0 or 1 / (1 - p)."""
+        return (uniform_noise(features, generator) >= self.drop_prob).to(features.dtype) / (1 - self.drop_prob)
+
+    def expectation(self, features: Tensor) -> Tensor:
+        """Ones (num_units,)."""
+        return features.new_ones(self.num_units)
+
+    def kl(self) -> Tensor:
+        """Zero: nothing is learned."""
+        return torch.zeros(())
+
+    def keep(self, threshold: float | None = None) -> Tensor:
+        """Every unit, at any threshold."""
+        return torch.ones(self.num_units, dtype=torch.bool)
+
+
+class GaussianDropoutGate(Gate):
+    """z ~ N(1, p / (1 - p)): the Gaussian noise with the variance of dropout at ``drop_prob`` p."""
+
+    def __init__(self, num_units: int, drop_prob: float = 0.5) -> None:
+        super().__init__(num_units)
+        self.drop_prob = _drop_prob(drop_prob)
+
+    def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Multipliers (batch, num_units)."""
+        return 1 + math.sqrt(self.drop_prob / (1 - self.drop_prob)) * normal_noise(features, generator)
+
+    def expectation(self, features: Tensor) -> Tensor:
+        """Ones (num_units,)."""
+        return features.new_ones(self.num_units)
+
+    def kl(self) -> Tensor:
+        """Zero: nothing is learned."""
+        return torch.zeros(())
+
+    def keep(self, threshold: float | None = None) -> Tensor:
+        """Every unit, at any threshold."""
+        return torch.ones(self.num_units, dtype=torch.bool)
+
+
+class ConcreteGate(Gate):
+    """Concrete dropout: one drop probability for the layer, learned through a relaxed mask.
+
+    The KL is that of the masks against fair coins, log 2 - H(p) for each unit: the entropy term of the method. Its
+    other term, the squared weights times 1 - p, belongs to the layer that the gate feeds.
+    """
+
+    def __init__(self, num_units: int, drop_prob: float = 0.1, *, temperature: float = 0.1) -> None:
+        super().__init__(num_units)
+        start = probability("drop_prob", drop_prob)
+        if start in (0.0, 1.0):
+            raise RangeError(
+                "drop_prob", drop_prob, "strictly between 0 and 1", "A learned rate can't start at an end."
+            )
+        self.temperature = positive_number("temperature", temperature)
+        self.drop_logit = nn.Parameter(torch.logit(torch.tensor(start)))
+
+    def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Relaxed multipliers (batch, num_units) with mean one in the limit of a cold mask."""
+        keep = torch.sigmoid((logistic_noise(features, generator) - self.drop_logit) / self.temperature)
+        return keep * (1 + self.drop_logit.exp())
+
+    def expectation(self, features: Tensor) -> Tensor:
+        """Ones (num_units,)."""
+        return features.new_ones(self.num_units)
+
+    def kl(self) -> Tensor:
+        """num_units (log 2 - H(p))."""
+        return self.num_units * bernoulli_kl(self.drop_logit, 0.5)
+
+    def keep(self, threshold: float | None = None) -> Tensor:
+        """Every unit unless the layer's keep probability falls below the threshold (0 if none is given)."""
+        kept = F.sigmoid(-self.drop_logit) >= (0.0 if threshold is None else threshold)
+        return kept.expand(self.num_units)
+
+
+def _drop_prob(value: float) -> float:
+    if probability("drop_prob", value) == 1.0:
+        raise RangeError("drop_prob", value, "below 1", "A gate that drops everything leaves nothing to rescale.")
+    return value

@@ -1,0 +1,37 @@
+"""BN3's prior over widths: each block is kept with its own probability, given that the one before it was."""
+
+import torch
+from torch import Tensor
+
+from nestling.arguments import probabilities, real_tensor
+from nestling.distributions.holding import hold
+from nestling.distributions.orders.chain import chain_log_probs, num_cuttable
+from nestling.distributions.orders.order import Order
+from nestling.errors import ArgumentError
+
+
+class BernoulliChain(Order):
+    """p(width = j) = (1 - pi_{j+1}) prod_{k <= j} pi_k, the keep probabilities given as ``probs`` or as ``logits``.
+
+    Their shape is (..., K - num_always), one for each block that can be cut:
+    ``BernoulliChain(torch.full((31,), 0.95))`` is a chain over 32 blocks.
+    """
+
+    logits: Tensor
+
+    def __init__(self, probs: Tensor | None = None, *, logits: Tensor | None = None, num_always: int = 1) -> None:
+        if probs is not None and logits is None:
+            logits = torch.logit(probabilities("probs", probs))
+        elif logits is not None and probs is None:
+            real_tensor("logits", logits)
+        else:
+            given = "neither" if probs is None else "both"
+            raise ArgumentError(
+                "probs, logits", given, "exactly one of the two", "Pass keep probabilities or their logits."
+            )
+        super().__init__(num_cuttable("logits", logits) + num_always, num_always)
+        hold(self, "logits", logits)
+
+    def log_probs(self) -> Tensor:
+        """Log-probabilities (..., S) of the widths."""
+        return chain_log_probs(self.logits)

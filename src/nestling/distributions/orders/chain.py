@@ -1,0 +1,26 @@
+"""The chain of conditional keep probabilities that BN3's prior and posterior are both made of."""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from nestling.errors import ShapeError
+
+
+def chain_log_probs(logits: Tensor) -> Tensor:
+    """Log-probabilities (..., S) of the widths from the logits (..., S - 1) of keeping each next block.
+
+    p(v_j) = (1 - pi_{j+1}) prod_{k <= j} pi_k, the product over *all* earlier blocks (BN3 eq. 33, errata E4 and E5), as
+    sums of log-sigmoids: no logarithm of a small number. An infinite logit makes some widths impossible (-inf).
+    """
+    reached = F.pad(F.logsigmoid(logits).cumsum(-1), (1, 0))
+    return reached + F.pad(F.logsigmoid(-logits), (0, 1))
+
+
+def num_cuttable(name: str, values: Tensor) -> int:
+    """How many blocks can be cut, from a tensor (..., S - 1) with one entry for each of them."""
+    if values.ndim < 1:
+        needed = "a tensor with one entry for each block that can be cut"
+        raise ShapeError(
+            name, "a single number", needed, f"For a constant use torch.full((num_blocks - 1,), {values})."
+        )
+    return values.shape[-1]

@@ -1,0 +1,95 @@
+"""BN3's posterior over widths: the Downhill distribution, whose relaxed samples are masks that only go down."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nestling.arguments import last_size, positive_number, real_tensor
+from nestling.distributions.holding import hold
+from nestling.distributions.noise import gumbel_noise
+from nestling.distributions.orders.chain import chain_log_probs, num_cuttable
+from nestling.distributions.orders.order import Order, masks_from_steps
+
+
+class Downhill(Order):
+    """A chain of keep probabilities sigmoid(``logits``) whose mask can be relaxed at a ``temperature`` (BN3 section 2).
+
+    ``logits`` (..., K - num_always) has one entry for each block that can be cut; a Parameter is learned. The relaxed
+    mask z tends to the whole one as the temperature falls to 0 and to a straight slope as it rises.
+    """
+
+    logits: Tensor
+
+    def __init__(self, logits: Tensor, *, num_always: int = 1, temperature: float = 0.5) -> None:
+        real_tensor("logits", logits)
+        super().__init__(num_cuttable("logits", logits) + num_always, num_always)
+        hold(self, "logits", logits)
+        self.temperature = temperature
+
+    @property
+    def temperature(self) -> float:
+        """Temperature of the relaxed masks; assign to anneal it."""
+        return self._temperature
+
+    @temperature.setter
+    def temperature(self, value: float) -> None:
+        self._temperature = positive_number("temperature", value)
+
+    def log_probs(self) -> Tensor:
+        """Log-probabilities (..., S) of the widths."""
+        return chain_log_probs(self.logits)
+
+    def rsample(
+        self, shape: tuple[int, ...] = (), generator: torch.Generator | None = None, *, hard: bool = False
+    ) -> Tensor:
+        """Draw relaxed masks (*shape, ..., K), differentiable in the logits; ``hard`` gives straight-through 0/1 masks.
+
+        A hard mask is an exact sample whose gradient is that of the relaxed one: biased (see docs/orders.md).
+        """
+        log_probs = self.log_probs()
+        log_probs = log_probs.expand(*shape, *log_probs.shape)
+        steps = relaxed_steps(log_probs, gumbel_noise(log_probs, generator), self.temperature)
+        relaxed = masks_from_steps(steps, self.num_always)
+        if not hard:
+            return relaxed
+        whole = self.masks(steps.argmax(-1) + self.num_always)
+        return whole + (relaxed - relaxed.detach())
+
+    def log_density(self, masks: Tensor) -> Tensor:
+        """Log-density (*shape, ...) of relaxed masks (*shape, ..., K) over their K - num_always free entries.
+
+        -inf where a mask does not strictly fall from 1 to 0 after the blocks that are always kept.
+        """
+        last_size("masks", real_tensor("masks", masks), self.num_blocks, "block")
+        falling = masks[..., self.num_always - 1 :]
+        steps = falling - F.pad(falling[..., 1:], (0, 1))
+        always_one = (masks[..., : self.num_always] == 1).all(-1)
+        inside = (steps > 0).all(-1) & always_one
+        density = downhill_log_density(
+            steps.masked_fill(~inside.unsqueeze(-1), 1.0), self.log_probs(), self.temperature
+        )
+        return density.masked_fill(~inside, -torch.inf)
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows of the order."""
+        return f"{super().extra_repr()}, temperature={self.temperature:g}"
+
+
+def relaxed_steps(log_probs: Tensor, gumbel: Tensor, temperature: float) -> Tensor:
+    """c = softmax((log beta + Gumbel) / temperature): the Gumbel logits are **log**-probabilities (FACTS 2.4)."""
+    return torch.softmax((log_probs + gumbel) / temperature, dim=-1)
+
+
+def downhill_log_density(steps: Tensor, log_probs: Tensor, temperature: float) -> Tensor:
+    """Log of BN3 eq. 3 with the indices of errata E2 and E3, in the falls ``steps`` c_i = z_i - z_{i+1} (..., S).
+
+    Gamma(S) tau^(S-1) [sum_i beta_i c_i^-tau]^-S prod_i beta_i c_i^-(tau+1); the Jacobian from c to z is 1.
+    """
+    num_widths = log_probs.shape[-1]
+    log_steps = steps.log()
+    constant = math.lgamma(num_widths) + (num_widths - 1) * math.log(temperature)
+    mixture = torch.logsumexp(log_probs - temperature * log_steps, dim=-1)
+    product = (log_probs - (temperature + 1) * log_steps).sum(-1)
+    return constant - num_widths * mixture + product

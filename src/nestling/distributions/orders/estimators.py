@@ -1,0 +1,70 @@
+"""Four ways to estimate an expected loss over an order's widths so that its gradient reaches the order's parameters."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nestling.distributions.orders.downhill import Downhill
+from nestling.distributions.orders.order import Order
+from nestling.errors import ArgumentError, RangeError
+
+Estimator = Literal["leave_one_out", "enumerate", "straight_through", "relaxed"]
+Loss = Callable[[Tensor], Tensor]
+
+
+def expected_loss(
+    order: Order,
+    loss: Loss,
+    *,
+    estimator: Estimator = "leave_one_out",
+    num_samples: int = 2,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Estimate E[loss(mask)] over one order; ``loss`` maps masks (n, K) to losses (n,).
+
+    ``leave_one_out`` (default) and ``enumerate`` have unbiased gradients, the latter without variance at the price of
+    one evaluation per width; ``straight_through`` and ``relaxed`` need a Downhill order and are biased. What each
+    costs and when to use it: docs/orders.md.
+    """
+    if estimator == "enumerate":
+        return order.log_probs().exp() @ loss(order.masks(order.widths()))
+    if num_samples < 1:
+        raise RangeError("num_samples", num_samples, "at least 1", "Two samples are the least for leave_one_out.")
+    if estimator == "leave_one_out":
+        widths = order.sample((num_samples,), generator)
+        return leave_one_out(order.log_prob(widths), loss(order.masks(widths)))
+    if estimator not in ("straight_through", "relaxed"):
+        needed = "'leave_one_out', 'enumerate', 'straight_through' or 'relaxed'"
+        raise ArgumentError("estimator", repr(estimator), needed, "See docs/orders.md for what each one does.")
+    if not isinstance(order, Downhill):
+        needed = "a Downhill order for a relaxed estimator"
+        raise ArgumentError(
+            "order", type(order).__name__, needed, "Use leave_one_out or enumerate for any other order."
+        )
+    return loss(order.rsample((num_samples,), generator, hard=estimator == "straight_through")).mean()
+
+
+def leave_one_out(log_probs: Tensor, losses: Tensor) -> Tensor:
+    """Mean of ``losses`` (n,) whose gradient adds the score function of draws with joint ``log_probs`` (n,).
+
+    The baseline of each draw is the mean loss of the others, so the gradient is unbiased and needs no tuning; any
+    number of orders may have been drawn together, their log-probabilities added up.
+    """
+    num_samples = losses.shape[0]
+    if num_samples < 2:
+        raise RangeError(
+            "losses", f"{num_samples} draw", "at least 2 draws", "Or use with_baseline and a running mean."
+        )
+    others = (losses.sum(0) - losses) / (num_samples - 1)
+    return with_baseline(log_probs, losses, others)
+
+
+def with_baseline(log_probs: Tensor, losses: Tensor, baseline: Tensor) -> Tensor:
+    """Mean of ``losses`` whose gradient adds the score function against any ``baseline`` that ignores the draw itself.
+
+    A running mean of earlier losses makes it work with a single draw per step.
+    """
+    score = (losses - baseline).detach() * log_probs
+    return (losses + (score - score.detach())).mean()

@@ -1,0 +1,26 @@
+"""Nested dropout's order: after the blocks that are always kept, each next one is kept with the same probability."""
+
+import torch
+from torch import Tensor
+
+from nestling.arguments import probability
+from nestling.distributions.holding import hold
+from nestling.distributions.orders.chain import chain_log_probs
+from nestling.distributions.orders.order import Order
+
+
+class Geometric(Order):
+    """P(width = num_always - 1 + i) = (1 - keep) keep^(i-1), the rest of the mass at full width (erratum E9)."""
+
+    table: Tensor
+
+    def __init__(
+        self, num_blocks: int, keep_prob: float, *, num_always: int = 1, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__(num_blocks, num_always)
+        keep = torch.full((self.num_widths - 1,), probability("keep_prob", keep_prob), dtype=dtype)
+        hold(self, "table", chain_log_probs(torch.logit(keep)))
+
+    def log_probs(self) -> Tensor:
+        """Log-probabilities (S,) of the widths."""
+        return self.table

@@ -1,0 +1,100 @@
+"""What every order shares: keep probabilities, samples and divergences follow from the log-probabilities of widths."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from nestling.arguments import block_counts
+from nestling.distributions.divergences import categorical_kl
+from nestling.distributions.noise import gumbel_noise
+from nestling.errors import RangeError, ShapeError
+
+
+class Order(nn.Module, ABC):
+    """A distribution over the width of ``num_blocks`` blocks, of which the first ``num_always`` are never cut.
+
+    An order *is* its ``log_probs()``; a subclass gives that one method. Legend for shapes: ``K`` is ``num_blocks``,
+    ``S = K - num_always + 1`` the number of possible widths, ``...`` the batch of orders (empty for a single one).
+    """
+
+    num_blocks: int
+    num_always: int
+
+    def __init__(self, num_blocks: int, num_always: int) -> None:
+        super().__init__()
+        block_counts(num_blocks, num_always)
+        self.num_blocks = num_blocks
+        self.num_always = num_always
+
+    @abstractmethod
+    def log_probs(self) -> Tensor:
+        """Log-probabilities (..., S) of the widths ``num_always``, ..., ``num_blocks``."""
+
+    @property
+    def num_widths(self) -> int:
+        """How many widths are possible: ``S``."""
+        return self.num_blocks - self.num_always + 1
+
+    def widths(self) -> Tensor:
+        """The possible widths (S,), smallest first, on the device of the order."""
+        return torch.arange(self.num_always, self.num_blocks + 1, device=self.log_probs().device)
+
+    def keep_probs(self) -> Tensor:
+        """Probability (..., K) that each block is kept: that the width reaches it."""
+        return masks_from_steps(self.log_probs().exp(), self.num_always)
+
+    def expected_width(self) -> Tensor:
+        """Expected number (...) of blocks kept."""
+        return self.keep_probs().sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Entropy (...) of the width, in nats."""
+        log_probs = self.log_probs()
+        return -(log_probs.exp() * log_probs.masked_fill(log_probs == -torch.inf, 0)).sum(-1)
+
+    def sample(self, shape: tuple[int, ...] = (), generator: torch.Generator | None = None) -> Tensor:
+        """Draw whole widths (*shape, ...) as integers."""
+        log_probs = self.log_probs().detach()
+        log_probs = log_probs.expand(*shape, *log_probs.shape)
+        return (log_probs + gumbel_noise(log_probs, generator)).argmax(-1) + self.num_always
+
+    def log_prob(self, width: Tensor) -> Tensor:
+        """Log-probability of whole widths (*shape, ...), such as ``sample`` draws."""
+        if bool(((width < self.num_always) | (width > self.num_blocks)).any()):
+            needed = f"between {self.num_always} and {self.num_blocks}"
+            raise RangeError("width", f"values from {width.min()} to {width.max()}", needed, "Count blocks, not units.")
+        log_probs = self.log_probs()
+        index = (width - self.num_always).unsqueeze(-1)
+        return log_probs.expand(*index.shape[:-1], -1).gather(-1, index).squeeze(-1)
+
+    def masks(self, width: Tensor) -> Tensor:
+        """Ordered masks (*width.shape, K) of ones up to each width and zeros after it, in the dtype of the order."""
+        blocks = torch.arange(self.num_blocks, device=width.device)
+        return (blocks < width.unsqueeze(-1)).to(self.log_probs().dtype)
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows of the order."""
+        return f"num_blocks={self.num_blocks}, num_always={self.num_always}"
+
+
+def kl(q: Order, p: Order) -> Tensor:
+    """KL(q || p) in nats between two orders over the same blocks; ``q`` may keep more blocks always than ``p``."""
+    if q.num_blocks != p.num_blocks:
+        given = f"orders over {q.num_blocks} and {p.num_blocks} blocks"
+        raise ShapeError("q, p", given, "orders over the same blocks", "Build the prior with the group's num_blocks.")
+    if q.num_always < p.num_always:
+        given = f"a posterior that may be cut to {q.num_always} blocks and a prior that always keeps {p.num_always}"
+        needed = "a posterior whose every width is possible under the prior"
+        raise RangeError("num_always", given, needed, "Otherwise the divergence is infinite: use the same num_always.")
+    return categorical_kl(q.log_probs(), p.log_probs()[..., q.num_always - p.num_always :])
+
+
+def masks_from_steps(steps: Tensor, num_always: int) -> Tensor:
+    """Turn the weights (..., S) of the widths into the downhill mask (..., K): entry j is the mass at width j or more.
+
+    Summed from the tail, so that small entries keep their relative accuracy (BN3 Property 1 with c_0 := 0, erratum E1).
+    """
+    tail = steps[..., 1:].flip(-1).cumsum(-1).flip(-1)
+    always = steps.new_ones((*steps.shape[:-1], num_always))
+    return torch.cat([always, tail], dim=-1)

@@ -1,0 +1,23 @@
+"""FN3's ordered dropout: every width is equally likely."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from nestling.distributions.holding import hold
+from nestling.distributions.orders.order import Order
+
+
+class Uniform(Order):
+    """P(width = j) = 1 / S: block m of M is kept with probability (M + 1 - m) / M (FN3 2.2, erratum E18)."""
+
+    table: Tensor
+
+    def __init__(self, num_blocks: int, *, num_always: int = 1, dtype: torch.dtype | None = None) -> None:
+        super().__init__(num_blocks, num_always)
+        hold(self, "table", torch.full((self.num_widths,), -math.log(self.num_widths), dtype=dtype))
+
+    def log_probs(self) -> Tensor:
+        """Log-probabilities (S,) of the widths."""
+        return self.table
