@@ -30,3 +30,7 @@ class DtypeError(ArgumentError, TypeError):
 
 class NonFiniteError(ArgumentError):
     """A tensor holds NaN or infinity where every entry must be a finite number."""
+
+
+class TraceError(NestlingError):
+    """A network whose graph could not be recorded; the message names the line that stands in the way."""

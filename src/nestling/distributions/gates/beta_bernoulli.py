@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestling.arguments import positive_number
+from nestling.arguments import finite_number, positive_number, unit_features
 from nestling.distributions.divergences import kumaraswamy_beta_kl
-from nestling.distributions.gates.gate import Gate
+from nestling.distributions.gates.gate import RelaxedGate
 from nestling.distributions.noise import exponential_noise, logistic_noise
 from nestling.distributions.special import log1mexp, log_beta, logit_from_log
 
@@ -14,7 +14,7 @@ SOFTPLUS_OF_ONE = 0.5413
 """softplus(0.5413) = 1, the released start of b."""
 
 
-class BetaBernoulli(Gate):
+class BetaBernoulli(RelaxedGate):
     """z ~ Bernoulli(pi), pi ~ Kumaraswamy(a, b), prior Beta(``concentration``, 1) with concentration = alpha / K (BB).
 
     a = softplus(max(raw_a, -10)) and b = softplus(clip(raw_b, -10, 50)) as released. pi is drawn once a batch, the
@@ -26,10 +26,9 @@ class BetaBernoulli(Gate):
     def __init__(
         self, num_units: int, *, concentration: float = 1e-4, temperature: float = 0.1, raw_a: float = -1.0
     ) -> None:
-        super().__init__(num_units)
+        super().__init__(num_units, temperature)
         self.concentration = positive_number("concentration", concentration)
-        self.temperature = positive_number("temperature", temperature)
-        self.raw_a = nn.Parameter(torch.full((num_units,), raw_a))
+        self.raw_a = nn.Parameter(torch.full((num_units,), finite_number("raw_a", raw_a)))
         self.raw_b = nn.Parameter(torch.full((num_units,), SOFTPLUS_OF_ONE))
 
     def a(self) -> Tensor:
@@ -46,6 +45,7 @@ class BetaBernoulli(Gate):
 
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Relaxed Bernoulli multipliers (batch, num_units)."""
+        unit_features(features, self.num_units)
         log_pi = self.sample_log_pi(generator).expand_as(features)
         return relaxed_bernoulli(log_pi, self.temperature, generator)
 
@@ -72,8 +72,12 @@ def kumaraswamy_mean(a: Tensor, b: Tensor) -> Tensor:
 
 
 def kumaraswamy_log_sample(a: Tensor, b: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """log pi of pi = (1 - u^(1/b))^(1/a), with -log u drawn directly so that nothing rounds to 0 or 1."""
-    return log1mexp(-exponential_noise(b, generator) / b) / a
+    """log pi of pi = (1 - u^(1/b))^(1/a), with -log u drawn directly so that nothing rounds to 0 or 1.
+
+    A small b takes pi closer to 1 than floats resolve even in logarithms: it stops where the logit is still finite.
+    """
+    info = torch.finfo(b.dtype)
+    return (log1mexp(-exponential_noise(b, generator) / b) / a).clamp_max(-info.tiny / info.eps)
 
 
 def relaxed_bernoulli(log_prob: Tensor, temperature: float, generator: torch.Generator | None = None) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestling.arguments import last_size
+from nestling.arguments import unit_features
 from nestling.distributions.divergences import gaussian_kl
 from nestling.distributions.gates.beta_bernoulli import SOFTPLUS_OF_ONE, BetaBernoulli, relaxed_bernoulli
 from nestling.distributions.gates.gate import Gate
@@ -41,6 +41,7 @@ class DependentBetaBernoulli(Gate):
 
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Relaxed Bernoulli multipliers (batch, num_units) of the product of both probabilities (erratum E37)."""
+        unit_features(features, self.num_units)
         if self.training:
             self.observe(features)
         beta = self.eta + self.kappa() * normal_noise(self.eta, generator)
@@ -53,7 +54,7 @@ class DependentBetaBernoulli(Gate):
 
     def dependence(self, features: Tensor, beta: Tensor) -> Tensor:
         """phi(x) (batch, num_units): the part of the keep probability that the input decides."""
-        last_size("features", features, self.num_units, "unit")
+        unit_features(features, self.num_units)
         scale = self.gamma * torch.rsqrt(self.running_var + self.eps)
         return (scale * (features.detach() - self.running_mean) + beta).clamp(self.eps, 1 - self.eps)
 

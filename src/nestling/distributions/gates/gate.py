@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from nestling.errors import RangeError
+from nestling.arguments import count, positive_number
 
 
 class Gate(nn.Module, ABC):
@@ -19,9 +19,7 @@ class Gate(nn.Module, ABC):
 
     def __init__(self, num_units: int) -> None:
         super().__init__()
-        if num_units < 1:
-            raise RangeError("num_units", num_units, "at least 1", "Give the number of neurons or channels to gate.")
-        self.num_units = num_units
+        self.num_units = count("num_units", num_units, "how many neurons or channels to gate")
 
     @abstractmethod
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -42,3 +40,20 @@ class Gate(nn.Module, ABC):
     def extra_repr(self) -> str:
         """What ``print`` shows of the gate."""
         return f"num_units={self.num_units}"
+
+
+class RelaxedGate(Gate, ABC):
+    """A gate that keeps or drops each unit, relaxed at a ``temperature`` while it is trained."""
+
+    def __init__(self, num_units: int, temperature: float) -> None:
+        super().__init__(num_units)
+        self.temperature = temperature
+
+    @property
+    def temperature(self) -> float:
+        """Temperature of the relaxed multipliers; assign to anneal it."""
+        return self._temperature
+
+    @temperature.setter
+    def temperature(self, value: float) -> None:
+        self._temperature = positive_number("temperature", value)

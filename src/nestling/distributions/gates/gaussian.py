@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from nestling.arguments import unit_features
 from nestling.distributions.divergences import hierarchical_kl
 from nestling.distributions.gates.gate import Gate
 from nestling.distributions.noise import normal_noise
@@ -27,6 +28,7 @@ class GaussianGate(Gate):
 
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Multipliers (batch, num_units), one noise for each example and unit."""
+        unit_features(features, self.num_units)
         return self.posterior.mean + self.posterior.std() * normal_noise(features, generator)
 
     def expectation(self, features: Tensor) -> Tensor:

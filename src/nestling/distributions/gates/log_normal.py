@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from nestling.arguments import finite_number, unit_features
 from nestling.distributions.divergences import truncated_log_normal_kl
 from nestling.distributions.gates.gate import Gate
 from nestling.distributions.noise import uniform_noise
@@ -24,7 +25,7 @@ class LogNormalGate(Gate):
     def __init__(self, num_units: int, *, log_std: float = -5.0) -> None:
         super().__init__(num_units)
         self.raw_mu = nn.Parameter(torch.zeros(num_units))
-        self.raw_log_std = nn.Parameter(torch.full((num_units,), log_std))
+        self.raw_log_std = nn.Parameter(torch.full((num_units,), finite_number("log_std", log_std)))
 
     def mu(self) -> Tensor:
         """Centre of log z before truncation."""
@@ -36,6 +37,7 @@ class LogNormalGate(Gate):
 
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Multipliers (num_units,), by inverting the distribution function."""
+        unit_features(features, self.num_units)
         mu, std = self.mu(), self.log_std().exp()
         below, above = ((edge - mu) / std for edge in (self.low, self.high))
         start, stop = torch.special.ndtr(below), torch.special.ndtr(above)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestling.arguments import positive_number, probability
+from nestling.arguments import inner_probability, probability, unit_features
 from nestling.distributions.divergences import bernoulli_kl
-from nestling.distributions.gates.gate import Gate
+from nestling.distributions.gates.gate import Gate, RelaxedGate
 from nestling.distributions.noise import logistic_noise, normal_noise, uniform_noise
 from nestling.errors import RangeError
 
@@ -22,6 +22,7 @@ class BernoulliGate(Gate):
 
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Multipliers (batch, num_units), 0 or 1 / (1 - p)."""
+        unit_features(features, self.num_units)
         return (uniform_noise(features, generator) >= self.drop_prob).to(features.dtype) / (1 - self.drop_prob)
 
     def expectation(self, features: Tensor) -> Tensor:
@@ -46,6 +47,7 @@ class GaussianDropoutGate(Gate):
 
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Multipliers (batch, num_units)."""
+        unit_features(features, self.num_units)
         return 1 + math.sqrt(self.drop_prob / (1 - self.drop_prob)) * normal_noise(features, generator)
 
     def expectation(self, features: Tensor) -> Tensor:
@@ -61,7 +63,7 @@ class GaussianDropoutGate(Gate):
         return torch.ones(self.num_units, dtype=torch.bool)
 
 
-class ConcreteGate(Gate):
+class ConcreteGate(RelaxedGate):
     """Concrete dropout: one drop probability for the layer, learned through a relaxed mask.
 
     The KL is that of the masks against fair coins, log 2 - H(p) for each unit: the entropy term of the method. Its
@@ -69,17 +71,13 @@ class ConcreteGate(Gate):
     """
 
     def __init__(self, num_units: int, drop_prob: float = 0.1, *, temperature: float = 0.1) -> None:
-        super().__init__(num_units)
-        start = probability("drop_prob", drop_prob)
-        if start in (0.0, 1.0):
-            raise RangeError(
-                "drop_prob", drop_prob, "strictly between 0 and 1", "A learned rate can't start at an end."
-            )
-        self.temperature = positive_number("temperature", temperature)
-        self.drop_logit = nn.Parameter(torch.logit(torch.tensor(start)))
+        super().__init__(num_units, temperature)
+        start = inner_probability("drop_prob", drop_prob)
+        self.drop_logit = nn.Parameter(torch.tensor(math.log(start) - math.log1p(-start)))
 
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Relaxed multipliers (batch, num_units) with mean one in the limit of a cold mask."""
+        unit_features(features, self.num_units)
         keep = torch.sigmoid((logistic_noise(features, generator) - self.drop_logit) / self.temperature)
         return keep * (1 + self.drop_logit.exp())
 

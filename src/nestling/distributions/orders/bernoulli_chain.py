@@ -1,11 +1,11 @@
 """BN3's prior over widths: each block is kept with its own probability, given that the one before it was."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nestling.arguments import probabilities, real_tensor
 from nestling.distributions.holding import hold
-from nestling.distributions.orders.chain import chain_log_probs, num_cuttable
+from nestling.distributions.orders.chain import chain_length, chain_log_probs
 from nestling.distributions.orders.order import Order
 from nestling.errors import ArgumentError
 
@@ -20,6 +20,10 @@ class BernoulliChain(Order):
     logits: Tensor
 
     def __init__(self, probs: Tensor | None = None, *, logits: Tensor | None = None, num_always: int = 1) -> None:
+        if isinstance(probs, nn.Parameter):
+            raise ArgumentError(
+                "probs", "a Parameter", "a plain tensor", "To learn a chain pass logits=nn.Parameter(...)."
+            )
         if probs is not None and logits is None:
             logits = torch.logit(probabilities("probs", probs))
         elif logits is not None and probs is None:
@@ -29,7 +33,7 @@ class BernoulliChain(Order):
             raise ArgumentError(
                 "probs, logits", given, "exactly one of the two", "Pass keep probabilities or their logits."
             )
-        super().__init__(num_cuttable("logits", logits) + num_always, num_always)
+        super().__init__(chain_length("probs" if probs is not None else "logits", logits, num_always), num_always)
         hold(self, "logits", logits)
 
     def log_probs(self) -> Tensor:

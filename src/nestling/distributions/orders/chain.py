@@ -3,6 +3,7 @@
 from torch import Tensor
 from torch.nn import functional as F
 
+from nestling.arguments import count
 from nestling.errors import ShapeError
 
 
@@ -16,11 +17,10 @@ def chain_log_probs(logits: Tensor) -> Tensor:
     return reached + F.pad(F.logsigmoid(-logits), (0, 1))
 
 
-def num_cuttable(name: str, values: Tensor) -> int:
-    """How many blocks can be cut, from a tensor (..., S - 1) with one entry for each of them."""
+def chain_length(name: str, values: Tensor, num_always: int) -> int:
+    """How many blocks a chain is over: the entries of ``values`` (..., S - 1) and those that are always kept."""
     if values.ndim < 1:
         needed = "a tensor with one entry for each block that can be cut"
-        raise ShapeError(
-            name, "a single number", needed, f"For a constant use torch.full((num_blocks - 1,), {values})."
-        )
-    return values.shape[-1]
+        advice = f"For a constant use torch.full((num_blocks - num_always,), {values.item():g})."
+        raise ShapeError(name, "a single number", needed, advice)
+    return values.shape[-1] + count("num_always", num_always, "how many blocks the smallest width keeps")

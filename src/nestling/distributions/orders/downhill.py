@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from nestling.arguments import last_size, positive_number, real_tensor
 from nestling.distributions.holding import hold
 from nestling.distributions.noise import gumbel_noise
-from nestling.distributions.orders.chain import chain_log_probs, num_cuttable
+from nestling.distributions.orders.chain import chain_length, chain_log_probs
 from nestling.distributions.orders.order import Order, masks_from_steps
 
 
@@ -24,7 +24,7 @@ class Downhill(Order):
 
     def __init__(self, logits: Tensor, *, num_always: int = 1, temperature: float = 0.5) -> None:
         real_tensor("logits", logits)
-        super().__init__(num_cuttable("logits", logits) + num_always, num_always)
+        super().__init__(chain_length("logits", logits, num_always), num_always)
         hold(self, "logits", logits)
         self.temperature = temperature
 

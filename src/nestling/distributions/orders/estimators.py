@@ -6,9 +6,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from nestling.arguments import count
 from nestling.distributions.orders.downhill import Downhill
 from nestling.distributions.orders.order import Order
-from nestling.errors import ArgumentError, RangeError
+from nestling.errors import ArgumentError, RangeError, ShapeError
 
 Estimator = Literal["leave_one_out", "enumerate", "straight_through", "relaxed"]
 Loss = Callable[[Tensor], Tensor]
@@ -29,12 +30,11 @@ def expected_loss(
     costs and when to use it: docs/orders.md.
     """
     if estimator == "enumerate":
-        return order.log_probs().exp() @ loss(order.masks(order.widths()))
-    if num_samples < 1:
-        raise RangeError("num_samples", num_samples, "at least 1", "Two samples are the least for leave_one_out.")
+        return order.log_probs().exp() @ _losses(loss, order.masks(order.widths()))
+    count("num_samples", num_samples, "how many widths to draw, two or more for leave_one_out")
     if estimator == "leave_one_out":
         widths = order.sample((num_samples,), generator)
-        return leave_one_out(order.log_prob(widths), loss(order.masks(widths)))
+        return leave_one_out(order.log_prob(widths), _losses(loss, order.masks(widths)))
     if estimator not in ("straight_through", "relaxed"):
         needed = "'leave_one_out', 'enumerate', 'straight_through' or 'relaxed'"
         raise ArgumentError("estimator", repr(estimator), needed, "See docs/orders.md for what each one does.")
@@ -43,7 +43,8 @@ def expected_loss(
         raise ArgumentError(
             "order", type(order).__name__, needed, "Use leave_one_out or enumerate for any other order."
         )
-    return loss(order.rsample((num_samples,), generator, hard=estimator == "straight_through")).mean()
+    masks = order.rsample((num_samples,), generator, hard=estimator == "straight_through")
+    return _losses(loss, masks).mean()
 
 
 def leave_one_out(log_probs: Tensor, losses: Tensor) -> Tensor:
@@ -52,7 +53,7 @@ def leave_one_out(log_probs: Tensor, losses: Tensor) -> Tensor:
     The baseline of each draw is the mean loss of the others, so the gradient is unbiased and needs no tuning; any
     number of orders may have been drawn together, their log-probabilities added up.
     """
-    num_samples = losses.shape[0]
+    num_samples = losses.shape[0] if losses.ndim else 1
     if num_samples < 2:
         raise RangeError(
             "losses", f"{num_samples} draw", "at least 2 draws", "Or use with_baseline and a running mean."
@@ -66,5 +67,19 @@ def with_baseline(log_probs: Tensor, losses: Tensor, baseline: Tensor) -> Tensor
 
     A running mean of earlier losses makes it work with a single draw per step.
     """
-    score = (losses - baseline).detach() * log_probs
+    advantage = (losses - baseline).detach()
+    if not log_probs.shape == losses.shape == advantage.shape:
+        given = f"shape {tuple(losses.shape)} for log_probs of shape {tuple(log_probs.shape)}"
+        needed = "one loss for each log-probability, and a baseline that spreads over them"
+        raise ShapeError("losses", given, needed, "Squeeze axes of size 1, and average over the data, not the draws.")
+    score = advantage * log_probs
     return (losses + (score - score.detach())).mean()
+
+
+def _losses(loss: Loss, masks: Tensor) -> Tensor:
+    losses = loss(masks)
+    if losses.shape != masks.shape[:-1]:
+        given = f"losses of shape {tuple(losses.shape)} for masks of shape {tuple(masks.shape)}"
+        needed = "a function that gives one loss for each mask"
+        raise ShapeError("loss", given, needed, "Average over the data, not over the masks.")
+    return losses

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from nestling.arguments import probability
+from nestling.arguments import floating_dtype, probability
 from nestling.distributions.holding import hold
 from nestling.distributions.orders.chain import chain_log_probs
 from nestling.distributions.orders.order import Order
@@ -18,7 +18,7 @@ class Geometric(Order):
         self, num_blocks: int, keep_prob: float, *, num_always: int = 1, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__(num_blocks, num_always)
-        keep = torch.full((self.num_widths - 1,), probability("keep_prob", keep_prob), dtype=dtype)
+        keep = torch.full((self.num_widths - 1,), probability("keep_prob", keep_prob), dtype=floating_dtype(dtype))
         hold(self, "table", chain_log_probs(torch.logit(keep)))
 
     def log_probs(self) -> Tensor:

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from nestling.arguments import block_counts
+from nestling.arguments import block_counts, whole_tensor
 from nestling.distributions.divergences import categorical_kl
 from nestling.distributions.noise import gumbel_noise
 from nestling.errors import RangeError, ShapeError
@@ -61,10 +61,15 @@ class Order(nn.Module, ABC):
 
     def log_prob(self, width: Tensor) -> Tensor:
         """Log-probability of whole widths (*shape, ...), such as ``sample`` draws."""
+        whole_tensor("width", width)
         if bool(((width < self.num_always) | (width > self.num_blocks)).any()):
             needed = f"between {self.num_always} and {self.num_blocks}"
             raise RangeError("width", f"values from {width.min()} to {width.max()}", needed, "Count blocks, not units.")
         log_probs = self.log_probs()
+        batch = log_probs.shape[:-1]
+        if width.shape[width.ndim - len(batch) :] != batch:
+            needed = f"a shape that ends in the batch of orders {tuple(batch)}"
+            raise ShapeError("width", f"shape {tuple(width.shape)}", needed, "Give each order of the batch a width.")
         index = (width - self.num_always).unsqueeze(-1)
         return log_probs.expand(*index.shape[:-1], -1).gather(-1, index).squeeze(-1)
 
@@ -93,8 +98,9 @@ def kl(q: Order, p: Order) -> Tensor:
 def masks_from_steps(steps: Tensor, num_always: int) -> Tensor:
     """Turn the weights (..., S) of the widths into the downhill mask (..., K): entry j is the mass at width j or more.
 
-    Summed from the tail, so that small entries keep their relative accuracy (BN3 Property 1 with c_0 := 0, erratum E1).
+    Summed from the tail, so that small entries keep their relative accuracy (BN3 Property 1 with c_0 := 0, erratum E1),
+    and never above one, which rounding would otherwise pass.
     """
-    tail = steps[..., 1:].flip(-1).cumsum(-1).flip(-1)
+    tail = steps[..., 1:].flip(-1).cumsum(-1).flip(-1).clamp_max(1)
     always = steps.new_ones((*steps.shape[:-1], num_always))
     return torch.cat([always, tail], dim=-1)

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from nestling.arguments import real_tensor
+from nestling.arguments import floating_tensor, real_tensor
 from nestling.distributions.holding import hold
 from nestling.distributions.noise import normal_noise
 from nestling.errors import ShapeError
@@ -65,7 +65,7 @@ def to_log_alpha(mean: Tensor, log_sigma2: Tensor) -> Tensor:
 
 def _log_square(mean: Tensor) -> Tensor:
     """log theta^2, which stops at the smallest normal number so that it is finite at zero, with zero gradient there."""
-    return 2 * mean.abs().clamp_min(torch.finfo(mean.dtype).tiny).log()
+    return 2 * floating_tensor("mean", mean).abs().clamp_min(torch.finfo(mean.dtype).tiny).log()
 
 
 def _spreads_over(shape: torch.Size, target: torch.Size) -> bool:
