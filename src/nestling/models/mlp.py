@@ -1,0 +1,35 @@
+"""Fully connected networks: FN3's 784-512-128-10 and the two LeNets without convolutions of the pruning papers."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from nestling.models.multiplier import multiplied
+
+
+class MLP(nn.Module):
+    """Linear layers with a ReLU between each two; an input of any shape is flattened to its ``in_features`` numbers."""
+
+    def __init__(
+        self, hidden: Sequence[int] = (512, 128), *, in_features: int = 784, num_classes: int = 10, width: float = 1.0
+    ) -> None:
+        super().__init__()
+        sizes = [in_features, *(multiplied(size, width) for size in hidden)]
+        layers = [layer for fan_in, fan_out in pairwise(sizes) for layer in (nn.Linear(fan_in, fan_out), nn.ReLU())]
+        self.layers = nn.Sequential(nn.Flatten(), *layers, nn.Linear(sizes[-1], num_classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, num_classes)."""
+        logits: Tensor = self.layers(images)
+        return logits
+
+
+def LeNet300(*, in_features: int = 784, num_classes: int = 10, width: float = 1.0) -> MLP:
+    """LeNet-300-100, of the weight pruning tables."""
+    return MLP((300, 100), in_features=in_features, num_classes=num_classes, width=width)
+
+
+def LeNet500(*, in_features: int = 784, num_classes: int = 10, width: float = 1.0) -> MLP:
+    """LeNet-500-300, of the neuron pruning tables."""
+    return MLP((500, 300), in_features=in_features, num_classes=num_classes, width=width)
