@@ -1,0 +1,188 @@
+"""Turns an exported graph back into a module whose sizes and mode can be set: it runs code with sizes baked into it."""
+
+import operator
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from nestling.network.branches import Branch
+from nestling.network.labels import Ids
+from nestling.network.trace import SizeArgument, Trace
+
+_MODE_ARGUMENTS = {"batch_norm": "training", "dropout": "train", "alpha_dropout": "train", "feature_dropout": "train"}
+
+
+@dataclass(frozen=True)
+class BakedSize:
+    """An attribute of a graph module that stands for a size in its code: ``full`` times the share of ``ids`` kept."""
+
+    attribute: str
+    full: int
+    ids: Ids
+
+
+def graph_module(
+    module: nn.Module, found: Trace, state: Mapping[str, Tensor], dropped: Collection[Branch] = ()
+) -> tuple[fx.GraphModule, list[BakedSize]]:
+    """A module that runs the graph on the tensors of ``module``, in train and in eval mode, without some branches.
+
+    It has every name of ``state`` but those of the dropped branches, whether the graph uses it or not.
+    """
+    builder = _Builder(module, found, state, dropped)
+    return builder.build(), builder.sizes
+
+
+class _Builder:
+    def __init__(
+        self, module: nn.Module, found: Trace, state: Mapping[str, Tensor], dropped: Collection[Branch]
+    ) -> None:
+        self.module = module
+        self.found = found
+        gone = {name for branch in dropped for name in branch.tensors}
+        self.state = {name: tensor for name, tensor in state.items() if name not in gone}
+        self.dead = {node for branch in dropped for node in branch.nodes}
+        self.skips = {branch.add: branch.skip for branch in dropped}
+        self.root = nn.Module()
+        self.root.training = module.training
+        self.graph = fx.Graph()
+        self.sizes: list[BakedSize] = []
+        self.baked: dict[fx.Node, list[SizeArgument]] = {}
+        for size in found.sizes:
+            self.baked.setdefault(size.node, []).append(size)
+
+    def build(self) -> fx.GraphModule:
+        source = self.found.graph
+        inputs = [n for n in source.nodes if n.op == "placeholder" and self._attribute(n) is None]
+        copied = dict(zip(inputs, _leaves(self.graph, source.in_spec), strict=True))
+        self.training = self.graph.get_attr("training")
+        for node in source.nodes:
+            if node in self.skips:
+                copied[node] = copied[self.skips[node]]
+            elif node not in copied and node not in self.dead:
+                copied[node] = self._copy(node, copied)
+        built = fx.GraphModule(self.root, self.graph)
+        for name, tensor in self.state.items():
+            _hold_at(built, name, tensor)  # what the graph does not use stays in the state, under all of its names
+        for node, tensor in source.constants.items():
+            if node in copied:
+                _hold_at(built, f"constant_{node.name}", tensor, persistent=False)
+        return built.train(self.module.training)
+
+    def _copy(self, node: fx.Node, copied: dict[fx.Node, fx.Node]) -> fx.Node:
+        attribute = self._attribute(node)
+        if attribute is not None:
+            name, tensor = attribute
+            _hold_at(self.root, name, tensor, persistent=name in self.state)
+            return self.graph.get_attr(name)
+        if node.op == "output":
+            results = [copied[result] if isinstance(result, fx.Node) else result for result in node.args[0]]  # type: ignore[union-attr]
+            output: fx.Node = self.graph.output(pytree.tree_unflatten(results, self.found.graph.out_spec))
+            return output
+        new = self.graph.node_copy(node, copied.__getitem__)
+        for size in self.baked.get(node, ()):
+            self._open(new, size)
+        if isinstance(new.target, torch._ops.OpOverload):
+            self._follow_mode(new)
+        return new
+
+    def _attribute(self, node: fx.Node) -> tuple[str, Tensor] | None:
+        """The name and tensor behind a placeholder that is not one of the caller's inputs."""
+        source = self.found.graph
+        if node in source.tensor_names:
+            name = source.tensor_names[node]
+            return name, _tensor_at(self.module, name)
+        if node in source.constants:
+            return f"constant_{node.name}", source.constants[node]
+        return None
+
+    def _open(self, node: fx.Node, size: SizeArgument) -> None:
+        """Let a size in a call's arguments be an attribute; one that follows the input's is scaled by what is kept."""
+        full = _argument(node, size.place)
+        if isinstance(full, int) and full < 0:
+            return
+        attribute = f"size_{len(self.sizes)}"
+        fixed = full if isinstance(full, int) else len(size.ids)
+        setattr(self.root, attribute, fixed)
+        self.sizes.append(BakedSize(attribute, fixed, size.ids))
+        with self.graph.inserting_before(node):
+            value = self.graph.get_attr(attribute)
+            if not isinstance(full, int):
+                product = self.graph.call_function(operator.mul, (full, value))
+                value = self.graph.call_function(operator.floordiv, (product, fixed))
+        _set_argument(node, size.place, value)
+
+    def _follow_mode(self, node: fx.Node) -> None:
+        """Let what was exported in train mode ask the module for its mode."""
+        name = node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
+        flag = _MODE_ARGUMENTS.get(name)
+        if flag is not None and _argument(node, (flag,)) is True:
+            _set_argument(node, (flag,), self.training)
+        if name == "scaled_dot_product_attention" and _argument(node, ("dropout_p",)):
+            with self.graph.inserting_before(node):
+                rate = self.graph.call_function(operator.mul, (_argument(node, ("dropout_p",)), self.training))
+            _set_argument(node, ("dropout_p",), rate)
+        if name == "add_" and not node.meta["val"].is_floating_point():  # a norm counts its batches
+            _set_argument(node, ("other",), self.training)
+
+
+def _leaves(graph: fx.Graph, spec: pytree.TreeSpec) -> list[fx.Node]:
+    """Placeholders for the arguments of a call, and for each of its leaves the node that takes it out of them."""
+    args, kwargs = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    tops = [(graph.placeholder(f"input_{i}"), value) for i, value in enumerate(args)]
+    tops += [(graph.placeholder(name), value) for name, value in kwargs.items()]
+    found: dict[int, fx.Node] = {}
+    for node, value in tops:
+        _take_apart(graph, node, value, found)
+    return [found[leaf] for leaf in range(spec.num_leaves)]
+
+
+def _take_apart(graph: fx.Graph, node: fx.Node, value: Any, found: dict[int, fx.Node]) -> None:  # noqa: ANN401
+    if isinstance(value, int):
+        found[value] = node
+    elif isinstance(value, tuple | list | dict):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            _take_apart(graph, graph.call_function(operator.getitem, (node, key)), part, found)
+
+
+def _argument(node: fx.Node, place: tuple[str | int, ...]) -> Any:  # noqa: ANN401
+    schema = node.target._schema  # type: ignore[union-attr]
+    names = [argument.name for argument in schema.arguments]
+    index = names.index(str(place[0]))
+    default = schema.arguments[index].default_value if schema.arguments[index].has_default_value() else None
+    given = node.args[index] if index < len(node.args) else node.kwargs.get(names[index], default)
+    return given[place[1]] if len(place) > 1 else given  # type: ignore[index]
+
+
+def _set_argument(node: fx.Node, place: tuple[str | int, ...], value: Any) -> None:  # noqa: ANN401
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    index = names.index(str(place[0]))
+    if len(place) > 1:
+        whole = list(_argument(node, place[:1]))
+        whole[int(place[1])] = value
+        value = whole
+    if index < len(node.args):
+        node.update_arg(index, value)
+    else:
+        node.update_kwarg(names[index], value)
+
+
+def _tensor_at(module: nn.Module, name: str) -> Tensor:
+    path, _, key = name.rpartition(".")
+    tensor: Tensor = getattr(module.get_submodule(path), key)
+    return tensor
+
+
+def _hold_at(root: nn.Module, name: str, tensor: Tensor, *, persistent: bool = True) -> None:
+    *path, key = name.split(".")
+    for part in path:
+        if part not in root._modules:
+            root.add_module(part, nn.Module())
+        root = root.get_submodule(part)
+    if isinstance(tensor, nn.Parameter):
+        root.register_parameter(key, tensor)
+    else:
+        root.register_buffer(key, tensor, persistent=persistent)

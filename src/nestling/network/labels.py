@@ -1,0 +1,107 @@
+"""Labels for the elements of tensor axes, united wherever an operation makes them live or die together."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+
+
+@dataclass
+class Labels:
+    """Hands out label ids and remembers which are united, which are frozen and why, and how they are used.
+
+    Unions are only written down; ``components`` solves them all at once.
+    """
+
+    count: int = 0
+    edges: list[tuple[Ids, Ids]] = field(default_factory=list)
+    stream_edges: list[tuple[Ids, Ids]] = field(default_factory=list)
+    reasons: dict[int, str] = field(default_factory=dict)
+    marks: dict[str, list[Ids]] = field(default_factory=dict)
+    grids: list[Ids] = field(default_factory=list)
+
+    def new(self, size: int) -> Ids:
+        """Fresh ids for an axis of ``size`` elements."""
+        ids = np.arange(self.count, self.count + size, dtype=np.int64)
+        self.count += size
+        return ids
+
+    def unite(self, left: Ids, right: Ids, *, stream: bool = False) -> None:
+        """Let the elements of two arrays of the same shape live or die together; ``stream`` says by a residual add."""
+        if left is right:
+            return
+        (self.stream_edges if stream else self.edges).append((left.ravel(), right.ravel()))
+
+    def freeze(self, ids: Ids, reason: str) -> None:
+        """Never cut these, and say why."""
+        anchor = self.new(1)
+        self.reasons[int(anchor[0])] = reason
+        self.unite(np.broadcast_to(anchor, ids.shape), ids)
+
+    def mark(self, ids: Ids, name: str) -> None:
+        """Remember how these are used, under a name such as ``read`` (by a contraction), ``head`` or ``inexact``."""
+        self.marks.setdefault(name, []).append(ids.ravel())
+
+    def marked(self, name: str) -> NDArray[np.bool_]:
+        """For every id whether it carries the mark."""
+        found = np.zeros(self.count, dtype=bool)
+        for ids in self.marks.get(name, ()):
+            found[ids] = True
+        return found
+
+    def keep_rectangular(self, grid: Ids) -> None:
+        """A reshape laid these ids out on a grid that must stay rectangular: whole rows of some axis go together."""
+        self.grids.append(grid)
+
+    def components(self) -> Ids:
+        """For every id the smallest id it is united with, after each grid has an axis along which it can be cut."""
+        root = _solve(self.count, self.edges + self.stream_edges)
+        while True:
+            torn = [grid for grid in self.grids if not _cuttable(root[grid])]
+            if not torn:
+                return root
+            for grid in torn:
+                rows = np.moveaxis(grid, int(np.argmax(grid.shape)), 0).reshape(max(grid.shape), -1)
+                self.unite(np.broadcast_to(rows[:, :1], rows.shape), rows)
+            root = _solve(self.count, self.edges + self.stream_edges)
+
+    def residual_ids(self) -> Ids:
+        """Ids that some residual add ties to others which no other operation ties them to."""
+        inner = _solve(self.count, self.edges)
+        return np.concatenate([np.zeros(0, np.int64), *(_differing(inner, a, b) for a, b in self.stream_edges)])
+
+
+def _differing(root: Ids, left: Ids, right: Ids) -> Ids:
+    apart = root[left] != root[right]
+    return np.concatenate([left[apart], right[apart]])
+
+
+def _cuttable(grid: Ids) -> bool:
+    """Whether some axis has, at each of its positions, a single label over all other axes."""
+    if (grid == grid.flat[0]).all():
+        return True
+    rows = (np.moveaxis(grid, axis, 0).reshape(size, -1) for axis, size in enumerate(grid.shape))
+    return any((row == row[:, :1]).all() for row in rows)
+
+
+def _solve(count: int, edges: list[tuple[Ids, Ids]]) -> Ids:
+    """Connected components by repeated hooking of roots and halving of paths, all edges at once."""
+    root = np.arange(count, dtype=np.int64)
+    if not edges:
+        return root
+    left = np.concatenate([a for a, _ in edges])
+    right = np.concatenate([b for _, b in edges])
+    while True:
+        low, high = np.minimum(root[left], root[right]), np.maximum(root[left], root[right])
+        apart = low != high
+        if not apart.any():
+            return root
+        left, right = left[apart], right[apart]
+        np.minimum.at(root, high[apart], low[apart])
+        while True:
+            shorter = root[root]
+            if (shorter == root).all():
+                break
+            root = shorter

@@ -1,0 +1,27 @@
+"""Variational layers: one class per operation, each given a posterior over its weight."""
+
+from nestling.network.layers.convert import make_plain, make_variational
+from nestling.network.layers.convolution import (
+    VariationalConv1d,
+    VariationalConv2d,
+    VariationalConv3d,
+    VariationalConvTranspose1d,
+    VariationalConvTranspose2d,
+    VariationalConvTranspose3d,
+)
+from nestling.network.layers.layer import Sampling, VariationalLayer
+from nestling.network.layers.linear import VariationalLinear
+
+__all__ = [
+    "Sampling",
+    "VariationalConv1d",
+    "VariationalConv2d",
+    "VariationalConv3d",
+    "VariationalConvTranspose1d",
+    "VariationalConvTranspose2d",
+    "VariationalConvTranspose3d",
+    "VariationalLayer",
+    "VariationalLinear",
+    "make_plain",
+    "make_variational",
+]

@@ -1,0 +1,145 @@
+"""Variational convolutions, plain and transposed, in one, two and three dimensions."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
+
+from nestling.distributions.weights import WeightPosterior
+from nestling.network.layers.layer import Sampling, VariationalLayer
+
+_CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_CONVOLVE_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+class _VariationalConvolution(VariationalLayer):
+    """Options as in ``nn.Conv2d``; the number of groups follows the weight when it is cut."""
+
+    plain_class: ClassVar[type[_ConvNd]]
+    rank: ClassVar[int]
+
+    def __init__(self, plain: _ConvNd, posterior: WeightPosterior, sampling: Sampling = "local") -> None:
+        bias = plain.bias
+        super().__init__(posterior, bias if isinstance(bias, nn.Parameter) else None, sampling)
+        self.stride, self.padding, self.dilation = plain.stride, plain.padding, plain.dilation
+        self.groups, self.padding_mode, self.output_padding = plain.groups, plain.padding_mode, plain.output_padding
+        self.kernel_size = plain.kernel_size
+        self._edges = plain._reversed_padding_repeated_twice
+        self._rows_per_group = posterior.mean.shape[0] // plain.groups
+
+    @classmethod
+    def from_plain(cls, plain: _ConvNd, posterior: WeightPosterior, sampling: Sampling) -> "_VariationalConvolution":
+        """The variational form of a convolution, with its bias and options."""
+        return cls(plain, posterior, sampling)
+
+    @abstractmethod
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
+        """The convolution with a given weight and number of groups."""
+
+    def num_groups(self, weight: Tensor) -> int:
+        """The groups that a weight, cut or whole, stands for."""
+        return weight.shape[0] // self._rows_per_group if self.groups > 1 else 1
+
+    def apply_weight(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The operation with a given weight."""
+        return self.convolve(x, weight, bias, self.num_groups(weight))
+
+    def apply_each(self, x: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
+        """The operation with a weight for each example: the examples become groups of one wide convolution."""
+        batch = x.shape[0]
+        wide = x.reshape(1, batch * x.shape[1], *x.shape[2:])
+        y = self.convolve(wide, weights.flatten(0, 1), None, batch * self.num_groups(weights[0]))
+        y = y.reshape(batch, -1, *y.shape[2:])
+        return y if bias is None else y + bias.view(-1, *[1] * self.rank)
+
+    def to_plain(self) -> nn.Module:
+        """The plain convolution with the mean as its weight."""
+        mean = self.posterior.mean
+        groups = self.num_groups(mean)
+        options: dict[str, Any] = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
+        options |= {"groups": groups, "bias": self.bias is not None, "padding_mode": self.padding_mode}
+        options |= {"device": mean.device, "dtype": mean.dtype} | self._transposed_options()
+        channels = self._channels(mean, groups)
+        make: Callable[..., _ConvNd] = nn.utils.skip_init
+        plain = make(self.plain_class, *channels, self.kernel_size, **options)
+        plain.weight = nn.Parameter(mean.detach())
+        plain.register_parameter("bias", self.bias)
+        return plain
+
+    def _transposed_options(self) -> dict[str, Any]:
+        return {}
+
+    def _channels(self, mean: Tensor, groups: int) -> tuple[int, int]:
+        return mean.shape[1] * groups, mean.shape[0]
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows of the layer."""
+        mean = self.posterior.mean
+        shown = [*map(str, self._channels(mean, self.num_groups(mean))), f"kernel_size={self.kernel_size}"]
+        shown += [f"{name}={getattr(self, name)}" for name in ("stride", "padding", "groups", "sampling")]
+        return ", ".join(shown)
+
+
+class _Forward(_VariationalConvolution):
+    """A plain convolution."""
+
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
+        """The convolution with a given weight and number of groups."""
+        padding: Any = self.padding
+        if self.padding_mode != "zeros":
+            x, padding = F.pad(x, self._edges, mode=self.padding_mode), 0
+        return _CONVOLVE[self.rank](x, weight, bias, self.stride, padding, self.dilation, groups)
+
+
+class _Transposed(_VariationalConvolution):
+    """A transposed convolution."""
+
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
+        """The convolution with a given weight and number of groups."""
+        run: Callable[..., Tensor] = _CONVOLVE_TRANSPOSED[self.rank]
+        return run(x, weight, bias, self.stride, self.padding, self.output_padding, groups, self.dilation)
+
+    def _transposed_options(self) -> dict[str, Any]:
+        return {"output_padding": self.output_padding}
+
+    def _channels(self, mean: Tensor, groups: int) -> tuple[int, int]:
+        return mean.shape[0], mean.shape[1] * groups
+
+
+class VariationalConv1d(_Forward):
+    """Convolution over one axis with a posterior over its weight."""
+
+    plain_class, rank = nn.Conv1d, 1
+
+
+class VariationalConv2d(_Forward):
+    """Convolution over two axes with a posterior over its weight."""
+
+    plain_class, rank = nn.Conv2d, 2
+
+
+class VariationalConv3d(_Forward):
+    """Convolution over three axes with a posterior over its weight."""
+
+    plain_class, rank = nn.Conv3d, 3
+
+
+class VariationalConvTranspose1d(_Transposed):
+    """Transposed convolution over one axis with a posterior over its weight."""
+
+    plain_class, rank = nn.ConvTranspose1d, 1
+
+
+class VariationalConvTranspose2d(_Transposed):
+    """Transposed convolution over two axes with a posterior over its weight."""
+
+    plain_class, rank = nn.ConvTranspose2d, 2
+
+
+class VariationalConvTranspose3d(_Transposed):
+    """Transposed convolution over three axes with a posterior over its weight."""
+
+    plain_class, rank = nn.ConvTranspose3d, 3

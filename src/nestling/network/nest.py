@@ -1,0 +1,115 @@
+"""``nest``: finds the groups of a network and gives each an order over its widths."""
+
+from collections.abc import Callable, Collection, Mapping
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from nestling.arguments import real_tensor
+from nestling.distributions.orders import Downhill, Geometric, Order, Uniform
+from nestling.errors import ArgumentError
+from nestling.network.choice import Choice
+from nestling.network.discovery import discover
+from nestling.network.group import Groups, Kind, Slice
+from nestling.network.layers import Sampling, make_variational
+from nestling.network.nested import Nested
+from nestling.network.rules import Rule, default_rules
+
+OrderMaker = Callable[[int, int], Order]
+START_LOGIT = 3.0
+"""Keep logit that a learned order starts from (BN3): each next block is kept with probability 0.95."""
+NESTED_KEEP_PROB = 0.95
+"""Keep probability of the fixed geometric order."""
+
+
+def nest(
+    module: nn.Module,
+    example: Any,  # noqa: ANN401
+    *,
+    order: str | OrderMaker = "downhill",
+    weights: Literal["gaussian"] | None = "gaussian",
+    sampling: Sampling = "local",
+    num_blocks: int = 32,
+    num_always: int = 2,
+    kinds: Collection[Kind] = ("channel", "neuron"),
+    where: Literal["inner", "all"] = "inner",
+    layers: Literal["network", "stage"] = "network",
+    rescale: bool = False,
+    exclude: Collection[str] = (),
+    only: Collection[str] | None = None,
+    rules: Mapping[str, Rule] | None = None,
+) -> Nested:
+    """Turn a network into one whose widths can be chosen later; the caller's module is left as it is.
+
+    ``example`` is what the network is called with: a tensor, a tuple of arguments, or a dictionary of keyword
+    arguments. ``weights="gaussian"`` replaces linear and convolution layers by variational ones, which draw their
+    weights as ``sampling`` says; None keeps them plain.
+
+    ``kinds`` and ``where`` say what may be cut (``"inner"``: only axes that stay inside a block; ``"all"``: residual
+    streams too), ``exclude`` names modules or tensors to leave alone, ``only`` the groups to cut. Residual layers (kind
+    ``"layer"``) are dropped from the end of one list for the whole network, or of one for each stage, as ``layers``
+    says. ``rules`` adds rules for operations by name. What can't be cut is in ``nested.groups`` with the reason.
+    """
+    choice = Choice(num_blocks, num_always, kinds, where, exclude, only, layers)
+    args, kwargs = as_call(example)
+    maker = _order_maker(order)
+    if weights not in (None, "gaussian"):
+        raise ArgumentError("weights", repr(weights), "'gaussian' or None", "None keeps plain weights.")
+    for name, tensor in module.named_parameters():
+        real_tensor(name, tensor)
+    copy = deepcopy(module)
+    groups, runner = discover(copy, args, kwargs, choice, default_rules() | dict(rules or {}))
+    if weights is not None:
+        groups = _with_posteriors(groups, make_variational(copy, exclude, sampling))
+        runner.refresh()
+    orders = {group.name: maker(group.num_blocks, group.num_always) for group in groups.free}
+    nested = Nested(copy, groups, orders, runner, example=(args, kwargs), rescale=rescale)
+    nested.training = module.training
+    return nested
+
+
+def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: ANN401
+    """An example as positional and keyword arguments."""
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    return (tuple(example), {}) if isinstance(example, tuple | list) else ((example,), {})
+
+
+def _with_posteriors(groups: Groups, layers: Collection[str]) -> Groups:
+    """Where a layer became variational, the slices of its weight are those of its mean and of its log alpha."""
+    paths = set(layers)
+
+    def renamed(piece: Slice) -> tuple[Slice, ...]:
+        path, _, key = piece.tensor.rpartition(".")
+        if path not in paths or key != "weight":
+            return (piece,)
+        return (
+            replace(piece, tensor=f"{path}.posterior.mean"),
+            replace(piece, tensor=f"{path}.posterior.log_alpha", reads=False),
+        )
+
+    return Groups([replace(group, slices=tuple(p for s in group.slices for p in renamed(s))) for group in groups])
+
+
+def _order_maker(order: str | OrderMaker) -> OrderMaker:
+    if callable(order):
+        return order
+    if order not in _ORDERS:
+        needed = f"one of {', '.join(_ORDERS)}, or a function of (num_blocks, num_always)"
+        raise ArgumentError("order", repr(order), needed, "'downhill' is learned, the others are fixed.")
+    return _ORDERS[order]
+
+
+def _downhill(num_blocks: int, num_always: int) -> Order:
+    logits = torch.full((num_blocks - num_always,), START_LOGIT)
+    return Downhill(nn.Parameter(logits), num_always=num_always)
+
+
+_ORDERS: dict[str, OrderMaker] = {
+    "downhill": _downhill,
+    "uniform": lambda num_blocks, num_always: Uniform(num_blocks, num_always=num_always),
+    "geometric": lambda num_blocks, num_always: Geometric(num_blocks, NESTED_KEEP_PROB, num_always=num_always),
+}

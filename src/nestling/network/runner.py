@@ -1,0 +1,198 @@
+"""Runs a network at a cut: smaller tensors in its hands, and the sizes it keeps beside them, for the time of a call."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from nestling.network.attributes import matters, sizes_of
+from nestling.network.branches import Branch
+from nestling.network.cut import Cut
+from nestling.network.graph_module import BakedSize, graph_module
+from nestling.network.group import Groups
+from nestling.network.layers import VariationalLayer, make_plain
+from nestling.network.tensors import Holders
+from nestling.network.trace import Trace
+
+Attributes = list[tuple[nn.Module, str, Any]]
+
+
+class Runner(ABC):
+    """Runs ``module`` with smaller tensors in place of its own, and takes smaller copies out of it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.holders = Holders(module)
+
+    def refresh(self) -> None:
+        """Look again at what the module holds, after layers of it have been replaced."""
+        self.holders = Holders(self.module)
+
+    @abstractmethod
+    def run(self, cut: Cut, smaller: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        """Run the network at a cut, given the tensors that the cut makes smaller."""
+
+    @abstractmethod
+    def extracted(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
+        """A plain module that owns the smaller tensors."""
+
+
+class ModuleRunner(Runner):
+    """Runs the module's own code, which takes every size from its tensors or from attributes of torch's layers."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        self._known: dict[Cut, Attributes] = {}
+
+    def run(self, cut: Cut, smaller: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        """Run the module's code on the smaller tensors."""
+        if cut not in self._known:
+            changed = [(m, name, value) for m, name, value in _layer_sizes(self.holders, smaller) if matters(name)]
+            self._known[cut] = [(m, name, value) for m, name, value in changed if getattr(m, name) != value]
+        with self.holders.replaced(smaller), _attributes(self._known[cut]):
+            return self.module(*args, **kwargs)
+
+    def extracted(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
+        """A copy of the module, each of its layers plain and with the sizes it now has."""
+        return make_plain(self.variational(cut, smaller))
+
+    def variational(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
+        """A copy of the module that keeps its variational layers."""
+        copy = deepcopy(self.module)
+        holders = Holders(copy)
+        sizes = list(_layer_sizes(holders, smaller))
+        holders.put(smaller)
+        for module, name, value in sizes:
+            setattr(module, name, value)
+        return copy
+
+
+class GraphRunner(Runner):
+    """Runs the exported graph, for code with sizes of its own (attention, fixed splits) and for layers to drop.
+
+    The graph's tensors are read off the module at each call: the mean of a variational layer's weight, or one draw of
+    it for the whole batch.
+    """
+
+    def __init__(self, module: nn.Module, found: Trace, groups: Groups, branches: Mapping[str, Branch]) -> None:
+        super().__init__(module)
+        self._found, self._groups, self._branches = found, groups, branches
+        self._state = dict(module.state_dict(keep_vars=True))
+        self._alive = _Alive(found, groups)
+        self._programs: dict[frozenset[str], _Program] = {}
+        self._known: dict[Cut, tuple[_Program, Attributes]] = {}
+
+    def run(self, cut: Cut, smaller: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        """Run the graph on the smaller tensors, with the sizes that go with them."""
+        if cut not in self._known:
+            program = self._program(cut)
+            self._known[cut] = program, [(program.module, *size) for size in self._sizes(program, cut)]
+        program, sizes = self._known[cut]
+        program.module.training = self.module.training
+        with self.holders.replaced(smaller):
+            tensors = {name: _drawn(self.module, name) for name in program.names}
+        with program.holders.replaced(tensors), _attributes(sizes):
+            return program.module(*args, **kwargs)
+
+    def extracted(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
+        """A copy of the graph's module, which has the names of the original's tensors and the sizes of the cut."""
+        program = self._program(cut)
+        copy = deepcopy(program.module)
+        with self.holders.replaced(smaller):
+            Holders(copy).put({name: _mean(self.module, name) for name in program.names})
+        for name, size in self._sizes(program, cut):
+            setattr(copy, name, size)
+        return copy
+
+    def _program(self, cut: Cut) -> "_Program":
+        """The graph without the branches that a cut drops."""
+        widths = cut.as_dict()
+        layers = [group for group in self._groups.free if group.drops]
+        dropped = frozenset(name for group in layers for name in group.drops[group.units(widths[group.name]) :])
+        if dropped not in self._programs:
+            branches = [self._branches[name] for name in dropped]
+            module, sizes = graph_module(self.module, self._found, self._state, branches)
+            gone = {name for branch in branches for name in branch.tensors}
+            names = [name for name in dict.fromkeys(self._found.graph.tensor_names.values()) if name not in gone]
+            self._programs[dropped] = _Program(module, Holders(module), names, sizes)
+        return self._programs[dropped]
+
+    def _sizes(self, program: "_Program", cut: Cut) -> list[tuple[str, int]]:
+        return [(size.attribute, self._alive.size(size, cut)) for size in program.sizes]
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A graph as a module, where it holds its tensors, their names, and the sizes in its code."""
+
+    module: nn.Module
+    holders: Holders
+    names: list[str]
+    sizes: list[BakedSize]
+
+
+class _Alive:
+    """Which labels of the graph a cut keeps."""
+
+    def __init__(self, found: Trace, groups: Groups) -> None:
+        self.groups = groups
+        self.root = found.labels.components()
+        self.owner = np.full(len(self.root), -1)
+        self.unit = np.zeros(len(self.root), dtype=np.int64)
+        for number, group in enumerate(groups):
+            for piece in group.slices if group.free else ():
+                roots = self.root[found.origins[piece.tensor, piece.axis][piece.rows.numpy()]]
+                self.owner[roots] = number
+                self.unit[roots] = np.arange(group.size)[:, None]
+
+    def size(self, baked: BakedSize, cut: Cut) -> int:
+        """The size that stands for ``baked`` at a cut."""
+        widths = cut.as_dict()
+        kept_units = np.array([g.units(widths[g.name]) if g.name in widths else g.size for g in self.groups] + [1])
+        roots = self.root[baked.ids]
+        kept = (self.owner[roots] < 0) | (self.unit[roots] < kept_units[self.owner[roots]])
+        num_kept = int((kept.any(axis=1) if kept.ndim > 1 else kept).sum())
+        return baked.full * num_kept // len(baked.ids)
+
+
+def _drawn(module: nn.Module, name: str) -> Tensor:
+    """The tensor of that name in a plain network, drawn where a layer is variational and noisy."""
+    path, _, key = name.rpartition(".")
+    owner = module.get_submodule(path)
+    if isinstance(owner, VariationalLayer) and key == "weight":
+        return owner.draw()
+    tensor: Tensor = getattr(owner, key)
+    return tensor
+
+
+def _mean(module: nn.Module, name: str) -> Tensor:
+    path, _, key = name.rpartition(".")
+    tensor: Tensor = getattr(module.get_submodule(path), key)
+    return tensor
+
+
+def _layer_sizes(holders: Holders, smaller: Mapping[str, Tensor]) -> Iterator[tuple[nn.Module, str, Any]]:
+    """The size attributes of every layer that gets a smaller tensor."""
+    own = holders.tensors()
+    for module, names in holders.members:
+        if any(name in smaller for name in names.values()):
+            tensors = {key: smaller.get(name, own[name]) for key, name in names.items()}
+            for name, value in sizes_of(module, tensors).items():
+                yield module, name, value
+
+
+@contextmanager
+def _attributes(wanted: Attributes) -> Iterator[None]:
+    saved = [getattr(module, name) for module, name, _ in wanted]
+    try:
+        for module, name, value in wanted:
+            setattr(module, name, value)
+        yield
+    finally:
+        for (module, name, _), value in zip(wanted, saved, strict=True):
+            setattr(module, name, value)

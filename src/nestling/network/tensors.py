@@ -1,0 +1,63 @@
+"""The parameters and buffers of a module by name, with every place that holds each of them."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+
+class Holders:
+    """Where a module keeps its tensors; a tensor that several places share goes by the first of its names.
+
+    ``canonical`` maps every name to that first one, ``members`` has each submodule with its own tensors' names.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._places: dict[str, list[tuple[dict[str, Tensor | None], str]]] = defaultdict(list)
+        self.canonical: dict[str, str] = {}
+        self.members: list[tuple[nn.Module, dict[str, str]]] = []
+        first: dict[int, str] = {}
+        for path, owner in module.named_modules():
+            names: dict[str, str] = {}
+            for store in (owner._parameters, owner._buffers):
+                for key, tensor in store.items():
+                    if tensor is not None:
+                        name = f"{path}.{key}" if path else key
+                        names[key] = self.canonical[name] = first.setdefault(id(tensor), name)
+                        self._places[names[key]].append((store, key))
+            if names:
+                self.members.append((owner, names))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor once, under the first of its names."""
+        found = {}
+        for name, ((store, key), *_) in self._places.items():
+            tensor = store[key]
+            assert tensor is not None
+            found[name] = tensor
+        return found
+
+    @contextmanager
+    def replaced(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+        """Put other tensors in the module's hands for a while; what they compute flows back into the module's own."""
+        places = [(store, key, name) for name in tensors for store, key in self._places[name]]
+        saved = [store[key] for store, key, _ in places]
+        try:
+            for store, key, name in places:
+                store[key] = tensors[name]
+            yield
+        finally:
+            for (store, key, _), tensor in zip(places, saved, strict=True):
+                store[key] = tensor
+
+    def put(self, tensors: Mapping[str, Tensor]) -> None:
+        """Give the module smaller tensors of its own for good: parameters stay parameters."""
+        for name, tensor in tensors.items():
+            (store, key), *_ = self._places[name]
+            old = store[key]
+            assert old is not None
+            fresh = tensor.detach().contiguous().clone()
+            new = nn.Parameter(fresh, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else fresh
+            for store, key in self._places[name]:
+                store[key] = new
