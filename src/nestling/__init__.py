@@ -2,12 +2,13 @@
 
 from nestling import distributions, models
 from nestling.errors import ArgumentError, DtypeError, NestlingError, NonFiniteError, RangeError, ShapeError, TraceError
-from nestling.network import Cut, Group, Groups, Nested, extract, nest
+from nestling.network import Cost, Cut, Group, Groups, Nested, cost, extract, nest, recalibrate
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError",
+    "Cost",
     "Cut",
     "DtypeError",
     "Group",
@@ -18,8 +19,10 @@ __all__ = [
     "RangeError",
     "ShapeError",
     "TraceError",
+    "cost",
     "distributions",
     "extract",
     "models",
     "nest",
+    "recalibrate",
 ]

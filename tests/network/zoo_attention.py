@@ -287,3 +287,102 @@ class NonLocal(nn.Module):
         x = self.stem(x)
         weights = torch.softmax(self.query(x) @ self.key(x).transpose(1, 2), dim=-1)
         return self.head(x + self.out(weights @ self.value(x)))
+
+
+def turned(x):
+    """The second half of the last axis, negated, before the first."""
+    return torch.cat([-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]], dim=-1)
+
+
+@network(
+    normal(2, LENGTH, 7),
+    stream=Size(6, "stem.weight", inexact=True),
+    pairs=Size(3, "key.weight", rows=4, kind="head"),
+    hidden=Size(5, "up.weight"),
+)
+class RotaryAttention(nn.Module):
+    """A block of a language model: rotations by position, and keys for two heads of queries each."""
+
+    def __init__(self, stream, pairs, hidden):
+        super().__init__()
+        self.stem, self.norm1, self.norm2 = nn.Linear(7, stream), nn.RMSNorm(stream), nn.RMSNorm(stream)
+        self.query, self.key = nn.Linear(stream, 2 * pairs * 4), nn.Linear(stream, pairs * 4)
+        self.value, self.out = nn.Linear(stream, pairs * 4), nn.Linear(2 * pairs * 4, stream)
+        self.gate, self.up, self.down = nn.Linear(stream, hidden), nn.Linear(stream, hidden), nn.Linear(hidden, stream)
+        self.head = nn.Linear(stream, CLASSES)
+        self.register_buffer("frequency", torch.tensor([1.0, 0.3]))
+
+    def forward(self, x):
+        x = self.stem(x)
+        angle = torch.arange(LENGTH)[:, None] * torch.cat([self.frequency, self.frequency])
+        y = self.norm1(x)
+        query, key, value = (
+            layer(y).view(x.shape[0], LENGTH, -1, 4).transpose(1, 2) for layer in (self.query, self.key, self.value)
+        )
+        query, key = (part * angle.cos() + turned(part) * angle.sin() for part in (query, key))
+        x = x + self.out(join_heads(F.scaled_dot_product_attention(query, key, value, enable_gqa=True)))
+        y = self.norm2(x)
+        return self.head(x + self.down(F.silu(self.gate(y)) * self.up(y)))
+
+
+@network(normal(2, LENGTH, 6), stream=Size(5, "stem.weight"), heads=Size(3, "qkv.weight", rows=3 * HEAD, kind="head"))
+class SplitBySize(nn.Module):
+    """Queries, keys and values from one layer, split by a size that the code keeps, as in GPT-2."""
+
+    def __init__(self, stream, heads):
+        super().__init__()
+        self.size = heads * HEAD
+        self.stem, self.qkv = nn.Linear(6, stream), nn.Linear(stream, 3 * heads * HEAD)
+        self.out, self.head = nn.Linear(heads * HEAD, stream), nn.Linear(stream, CLASSES)
+
+    def forward(self, x):
+        x = self.stem(x)
+        query, key, value = (split_heads(part) for part in self.qkv(x).split(self.size, dim=2))
+        return self.head(x + self.out(join_heads(F.scaled_dot_product_attention(query, key, value))))
+
+
+@network(normal(2, LENGTH, 6), stream=Size(5, "stem.weight"), heads=Size(3, "query.weight", rows=HEAD, kind="head"))
+class TableOfBiases(nn.Module):
+    """What is added to the scores is read from a table by the distance of two places, as in Swin."""
+
+    def __init__(self, stream, heads):
+        super().__init__()
+        self.stem = nn.Linear(6, stream)
+        self.query, self.key = nn.Linear(stream, heads * HEAD), nn.Linear(stream, heads * HEAD)
+        self.value, self.out = nn.Linear(stream, heads * HEAD), nn.Linear(heads * HEAD, stream)
+        self.table = nn.Parameter(torch.zeros(2 * LENGTH - 1, heads))
+        self.rows = nn.Parameter(torch.zeros(heads, LENGTH))
+        places = torch.arange(LENGTH)
+        self.register_buffer("distance", places[:, None] - places + LENGTH - 1)
+        self.head = nn.Linear(stream, CLASSES)
+
+    def forward(self, x):
+        x = self.stem(x)
+        query, key, value = (split_heads(layer(x)) for layer in (self.query, self.key, self.value))
+        bias = self.table[self.distance].permute(2, 0, 1) + self.rows[:, self.distance % LENGTH]
+        y = F.scaled_dot_product_attention(query, key, value, attn_mask=bias[None])
+        return self.head(x + self.out(join_heads(y)))
+
+
+@network(
+    normal(2, LENGTH, 6),
+    stream=Size(5, "stem.weight"),
+    heads=Size(3, "query.weight", rows=HEAD, frozen="what is added to the scores has a fixed number of heads"),
+)
+class SlopePerHead(nn.Module):
+    """A constant slope for each head is added to the scores, as in ALiBi."""
+
+    def __init__(self, stream, heads):
+        super().__init__()
+        self.slopes = [2.0**-number for number in range(heads)]
+        self.stem = nn.Linear(6, stream)
+        self.query, self.key = nn.Linear(stream, heads * HEAD), nn.Linear(stream, heads * HEAD)
+        self.value, self.out = nn.Linear(stream, heads * HEAD), nn.Linear(heads * HEAD, stream)
+        self.head = nn.Linear(stream, CLASSES)
+
+    def forward(self, x):
+        x = self.stem(x)
+        query, key, value = (split_heads(layer(x)) for layer in (self.query, self.key, self.value))
+        slopes = torch.tensor(self.slopes, dtype=x.dtype)[:, None, None] * torch.arange(LENGTH)
+        y = F.scaled_dot_product_attention(query, key, value, attn_mask=slopes.expand(-1, LENGTH, -1))
+        return self.head(x + self.out(join_heads(y)))

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
-from zoo_case import Size, image, network
+from zoo_case import Size, image, network, normal
 from zoo_convolution import CLASSES, pooled
 
 
@@ -325,7 +325,7 @@ class RepeatedChannels(nn.Module):
         return self.out(F.relu(self.conv(x)).repeat(1, 2, 1, 1))
 
 
-@network(image(), half=Size(3, "conv.weight", rows=2, optional="a slice that is not the whole axis may freeze"))
+@network(image(), half=Size(3, "conv.weight", rows=2))
 class HalvesBySlices(nn.Module):
     def __init__(self, half):
         super().__init__()
@@ -351,3 +351,76 @@ class DepthwiseTransposed(nn.Module):
 
     def forward(self, x):
         return self.out(F.relu(self.up(F.relu(self.mix(F.relu(self.conv(x)))))))
+
+
+@network(image(), left=Size(4, "left.weight", axis=1), right=Size(3, "right.weight", axis=1))
+class PartsBySlices(nn.Module):
+    """Two parts of an axis, of sizes that the code keeps, go different ways, as in a dual path network."""
+
+    def __init__(self, left, right):
+        super().__init__()
+        self.place = left
+        self.conv, self.norm = nn.Conv2d(3, left + right, 3), nn.BatchNorm2d(left + right)
+        self.left, self.right = nn.Conv2d(left, 3, 1), nn.Conv2d(right, 3, 1)
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.conv(x)))
+        return self.left(x[:, : self.place]) * self.right(x[:, self.place :])
+
+
+@network(image(), narrow=Size(4, "stem.weight"), inner=Size(5, "conv1.weight"))
+class PaddedShortcut(nn.Module):
+    """A residual stream that gains channels of a constant, as in a pyramid network."""
+
+    def __init__(self, narrow, inner):
+        super().__init__()
+        self.stem = nn.Conv2d(3, narrow, 3, padding=1)
+        self.conv1, self.conv2 = nn.Conv2d(narrow, inner, 3, padding=1), nn.Conv2d(inner, narrow + 2, 3, padding=1)
+        self.norm, self.head = nn.BatchNorm2d(narrow + 2), nn.Linear(narrow + 2, CLASSES)
+
+    def forward(self, x):
+        x = F.relu(self.stem(x))
+        x = F.pad(x, (0, 0, 0, 0, 0, 2), value=0.5) + self.conv2(F.relu(self.conv1(x)))
+        return self.head(pooled(F.relu(self.norm(x))))
+
+
+@network(image(), zeroing=False, channels=Size(6, "conv.weight", inexact=True), inner=Size(5, "mix.weight"))
+class NormWrittenOut(nn.Module):
+    """A LayerNorm over the channels, written out for channels that come first, as in ConvNeXt."""
+
+    def __init__(self, channels, inner):
+        super().__init__()
+        self.conv, self.mix = nn.Conv2d(3, channels, 3), nn.Conv2d(channels, inner, 3)
+        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+        self.head = nn.Linear(inner, CLASSES)
+
+    def forward(self, x):
+        x = self.conv(x)
+        centred = x - x.mean(1, keepdim=True)
+        x = centred / torch.sqrt(centred.pow(2).mean(1, keepdim=True) + 1e-6)
+        x = self.weight[:, None, None] * x + self.bias[:, None, None]
+        return self.head(pooled(F.relu(self.mix(F.relu(x)))))
+
+
+class RootMeanSquare(nn.Module):
+    """RMSNorm written out, as language models do."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+@network(normal(2, 5, 6), zeroing=False, stream=Size(6, "stem.weight", inexact=True), hidden=Size(5, "up.weight"))
+class SquaresWrittenOut(nn.Module):
+    def __init__(self, stream, hidden):
+        super().__init__()
+        self.stem, self.norm = nn.Linear(6, stream), RootMeanSquare(stream)
+        self.up, self.down = nn.Linear(stream, hidden), nn.Linear(hidden, stream)
+        self.head = nn.Linear(stream, CLASSES)
+
+    def forward(self, x):
+        x = self.stem(x)
+        return self.head(x + self.down(F.silu(self.up(self.norm(x)))))

@@ -22,9 +22,9 @@ def logistic_noise(like: Tensor, generator: torch.Generator | None = None) -> Te
 
 def normal_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Standard normal noise."""
-    return torch.empty(like.shape, dtype=like.dtype, device=like.device).normal_(generator=generator)
+    return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
 
 
 def uniform_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Uniform noise on [0, 1)."""
-    return torch.empty(like.shape, dtype=like.dtype, device=like.device).uniform_(generator=generator)
+    return torch.rand(like.shape, dtype=like.dtype, device=like.device, generator=generator)

@@ -1,6 +1,7 @@
 """Checks groups against the network itself: a cut must compute what the whole does with the cut entries set to zero."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ from nestling.network.modes import in_mode
 from nestling.network.runner import Runner
 from nestling.network.slicing import Slicer
 
+CHANGED = "cutting it on the example changed what the rest computes"
+TOGETHER = "cutting several groups at once on the example changed what the rest computes"
+
 
 class CutCheck:
     """Runs a network on an example with disturbed weights, so that no norm of one or bias of zero hides a mistake."""
@@ -20,27 +24,35 @@ class CutCheck:
     def __init__(self, runner: Runner, groups: Groups, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.runner = runner
         self.groups = groups
-        generator = torch.Generator().manual_seed(0)
         own = runner.holders.tensors()
         self.slicer = Slicer(groups, {name: tensor.shape for name, tensor in own.items()})
-        self.tensors = {name: _disturbed(name, tensor, generator) for name, tensor in own.items()}
-        self.args, self.kwargs = pytree.tree_map_only(Tensor, _double, (args, kwargs))
+        for dtype, noise in ((torch.float64, 0.1), (torch.float64, 0.0), (None, 0.1), (None, 0.0)):
+            self.tolerance = 1e-7 if dtype is torch.float64 else 1e-3
+            generator = torch.Generator().manual_seed(0)
+            self.tensors = {name: _disturbed(name, tensor, dtype, noise, generator) for name, tensor in own.items()}
+            self.args, self.kwargs = pytree.tree_map_only(Tensor, partial(_cast, dtype=dtype), (args, kwargs))
+            if self._runs():
+                break
 
-    def failing(self) -> list[tuple[Group, str]]:
-        """The groups that a cut does not take out rightly, each with what went wrong; none if all is well."""
-        free = list(self.groups.free)
-        if not free or self._fault(free) is None:
-            return []
-        faults = [(group, self._fault([group])) for group in free]
-        return [(group, fault) for group, fault in faults if fault is not None]
+    def sound(self) -> bool:
+        """Whether every free group can be cut at once."""
+        return self._fault(list(self.groups.free)) is None
+
+    def faults(self) -> dict[str, str]:
+        """What goes wrong when a group is cut alone, by the names of those with which something does."""
+        faults = {group.name: self._fault([group]) for group in self.groups.free}
+        return {name: fault for name, fault in faults.items() if fault is not None}
 
     def agrees_with(self, other: "CutCheck") -> bool:
         """Whether two runners of one network compute the same at full width."""
         whole = full_cut(self.groups)
-        return _alike(self._run(whole, self.tensors), other._run(full_cut(other.groups), other.tensors))
+        theirs = other._run(full_cut(other.groups), other.tensors)
+        return _alike(self._run(whole, self.tensors), theirs, self.tolerance)
 
     def _fault(self, chosen: list[Group]) -> str | None:
         """What goes wrong when every chosen group is cut at once, the exact ones compared with zeroing."""
+        if not chosen:
+            return None
         cut = self._probe(chosen)
         try:
             small = self._run(cut, self.tensors | self.slicer.cut(self.tensors, cut))
@@ -48,9 +60,9 @@ class CutCheck:
             return f"its code does not run at a smaller size ({_first_line(error)})"
         exact = [group for group in chosen if group.exact and group.slices]
         if len(exact) < len(chosen):
-            return self._fault(exact) if exact else None
+            return self._fault(exact)
         whole = self._run(full_cut(self.groups), self._zeroed(cut, exact))
-        return None if _alike(small, whole) else "cutting it on the example changed what the rest computes"
+        return None if _alike(small, whole, self.tolerance) else CHANGED
 
     def _probe(self, chosen: list[Group]) -> Cut:
         """Each chosen group at a width of its own, so that two that must go together can't hide it."""
@@ -69,6 +81,14 @@ class CutCheck:
                 tensors[piece.tensor] = tensors[piece.tensor].index_fill(piece.axis, gone, 0)
         return tensors
 
+    def _runs(self) -> bool:
+        """Whether the whole network runs on these tensors, with finite outputs: not all code takes double precision."""
+        try:
+            outputs = pytree.tree_leaves(self._run(full_cut(self.groups), self.tensors))
+        except (RuntimeError, ValueError, TypeError):
+            return False
+        return all(bool(torch.isfinite(x).all()) for x in outputs if isinstance(x, Tensor) and x.is_floating_point())
+
     def _run(self, cut: Cut, tensors: Mapping[str, Tensor]) -> Any:  # noqa: ANN401
         with torch.no_grad(), in_mode(self.runner.module, training=False):
             return self.runner.run(cut, tensors, self.args, self.kwargs)
@@ -80,34 +100,35 @@ def _uneven(group: Group, position: int) -> int:
     return group.num_blocks - (1 + position % span if span else 0)
 
 
-def _disturbed(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """The tensor in double precision with a little noise; buffers that are not a norm's statistics are left alone."""
-    if not tensor.is_floating_point():
-        return tensor.clone()
-    wide = tensor.detach().to(torch.float64)
-    if not isinstance(tensor, torch.nn.Parameter) and not name.endswith(("running_mean", "running_var")):
-        return wide
-    scale = 0.1 * (wide.square().mean().sqrt() + 0.1)
-    noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
-    return (wide + scale * noise).abs() + 0.1 if name.endswith("running_var") else wide + scale * noise
+def _disturbed(
+    name: str, tensor: Tensor, dtype: torch.dtype | None, noise: float, generator: torch.Generator
+) -> Tensor:
+    """The tensor with some noise, relative to its size; buffers that are not a norm's statistics are left alone."""
+    plain = _cast(tensor, dtype).clone()
+    own = isinstance(tensor, torch.nn.Parameter) or name.endswith(("running_mean", "running_var"))
+    if not tensor.is_floating_point() or not own:
+        return plain
+    drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(plain)
+    plain += noise * (plain.square().mean().sqrt() + 0.1) * drawn
+    return plain.abs() + noise if name.endswith("running_var") else plain
 
 
-def _double(tensor: Tensor) -> Tensor:
-    return tensor.detach().to(torch.float64) if tensor.is_floating_point() else tensor
+def _cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    return tensor.detach().to(dtype) if dtype is not None and tensor.is_floating_point() else tensor.detach()
 
 
-def _alike(left: Any, right: Any) -> bool:  # noqa: ANN401
+def _alike(left: Any, right: Any, tolerance: float) -> bool:  # noqa: ANN401
     pairs = zip(pytree.tree_leaves(left), pytree.tree_leaves(right), strict=True)
-    return all(_close(a, b) for a, b in pairs if isinstance(a, Tensor))
+    return all(_close(a, b, tolerance) for a, b in pairs if isinstance(a, Tensor))
 
 
-def _close(left: Tensor, right: Tensor) -> bool:
+def _close(left: Tensor, right: Tensor, tolerance: float) -> bool:
     if left.shape != right.shape:
         return False
-    if not left.is_floating_point():
+    if not left.is_floating_point() or not right.numel():
         return bool((left == right).all())
-    scale = right.abs().max().clamp_min(1e-12) if right.numel() else torch.ones(())
-    return bool(((left - right).abs() <= 1e-7 * scale).all())
+    scale = right.abs().nan_to_num(0, 0, 0).max().clamp_min(1e-12)
+    return torch.allclose(left, right, rtol=0, atol=float(tolerance * scale), equal_nan=True)
 
 
 def _first_line(error: Exception) -> str:

@@ -1,10 +1,10 @@
 """Which of the groups that could be cut are to be cut, and in how many blocks."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from nestling.arguments import block_counts
+from nestling.arguments import count
 from nestling.errors import ArgumentError
 from nestling.network.group import KINDS, Group, Groups, Kind
 
@@ -22,7 +22,11 @@ class Choice:
         only: Collection[str] | None,
         layers: str,
     ) -> None:
-        block_counts(num_blocks, min(num_always, num_blocks) if isinstance(num_always, int) else num_always)
+        count("num_blocks", num_blocks, "how many blocks a group is split into")
+        count("num_always", num_always, "how many blocks of a group are never cut")
+        for name, given in (("kinds", kinds), ("exclude", exclude), ("only", only)):
+            if isinstance(given, str):
+                raise ArgumentError(name, repr(given), "a tuple of names", f"Write ({given!r},).")
         wrong = sorted(set(kinds) - set(KINDS))
         if wrong:
             raise ArgumentError("kinds", wrong, f"out of {', '.join(KINDS)}", "Pass a tuple of kinds.")
@@ -36,32 +40,42 @@ class Choice:
         self.kinds, self.where = tuple(kinds), where
         self.exclude, self.only = tuple(exclude), only
 
-    def apply(self, found: list[Group], tensors: Collection[str]) -> Groups:
-        """The groups with blocks of their own, each not chosen one saying so."""
-        for name in self.exclude:
-            if not any(_within(tensor, name) for tensor in tensors):
-                raise ArgumentError("exclude", repr(name), "a module or tensor of the network", "Check its path.")
-        named = _distinct(found)
-        unknown = sorted(set(self.only or ()) - {group.name for group in named})
-        if unknown:
-            known = ", ".join(group.name for group in named if group.free)
-            raise ArgumentError("only", unknown, f"names of groups ({known})", "Nest once without it to see them.")
-        return Groups([self._chosen(group) for group in named])
+    def apply(self, found: list[Group], names: Mapping[str, str]) -> Groups:
+        """The groups with blocks of their own, each not chosen one saying so.
 
-    def _chosen(self, group: Group) -> Group:
+        ``names`` has every name of every tensor, with the one that groups know it by.
+        """
+        for name in self.exclude:
+            if not any(_within(tensor, name) for tensor in names):
+                raise ArgumentError("exclude", repr(name), "a module or tensor of the network", "Check its path.")
+        excluded = {known for tensor, known in names.items() if any(_within(tensor, name) for name in self.exclude)}
+        named = {group.name: group for group in _distinct(found)}
+        for name in self.only or ():
+            self._check_named(name, named)
+        return Groups([self._chosen(group, excluded) for group in named.values()])
+
+    def _check_named(self, name: str, named: Mapping[str, Group]) -> None:
+        known = ", ".join(group.name for group in named.values() if group.free)
+        if name not in named:
+            raise ArgumentError("only", repr(name), f"names of groups ({known})", "Nest once without it to see them.")
+        if not named[name].free:
+            given = f"{name!r}, which can't be cut: {named[name].frozen_because}"
+            raise ArgumentError("only", given, f"names of groups that can ({known})", "Leave it out.")
+
+    def _chosen(self, group: Group, excluded: set[str]) -> Group:
         if not group.free:
             return group
-        reason = self._refusal(group)
+        reason = self._refusal(group, excluded)
         if reason is not None:
             return replace(group, frozen_because=reason)
         num_blocks = min(self.num_blocks, group.size)
         return replace(group, num_blocks=num_blocks, num_always=min(self.num_always, num_blocks))
 
-    def _refusal(self, group: Group) -> str | None:
+    def _refusal(self, group: Group, excluded: set[str]) -> str | None:
+        if any(piece.tensor in excluded for piece in group.slices):
+            return "excluded"
         if self.only is not None:
             return None if group.name in self.only else "not among the groups to cut"
-        if any(_within(piece.tensor, name) for piece in group.slices for name in self.exclude):
-            return "excluded"
         if group.kind not in self.kinds:
             return f"kinds does not include {group.kind!r}"
         if self.where == "inner" and not group.inner:

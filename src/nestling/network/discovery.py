@@ -1,15 +1,22 @@
 """Finds the groups of a module and a way to run it at any cut, and proves both on the example."""
 
+import logging
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
+from io import StringIO
 from typing import Any
 
+import torch
 from torch import nn
 
 from nestling.errors import TraceError
 from nestling.network.branches import Branch, find_branches, stages
-from nestling.network.check import CutCheck
+from nestling.network.check import TOGETHER, CutCheck
 from nestling.network.choice import Choice
-from nestling.network.graph import Graph, export_graph
+from nestling.network.graph import Graph, export_graph, recorded_graph, user_line
 from nestling.network.group import Group, Groups
 from nestling.network.grouping import find_groups, layer_groups
 from nestling.network.modes import in_mode
@@ -28,22 +35,23 @@ def discover(
     is run instead; a group that neither can cut is frozen and says why.
     """
     search = _Search(module, args, kwargs, choice, rules)
+    search.try_example()
     found = search.by_module()
-    if found.failing or search.has_layers:
-        rescued = search.by_graph(found)
-        if rescued is not None and len(rescued.failing) <= len(found.failing):
-            found = rescued
-    reasons = {group.name: fault for group, fault in found.failing}
-    settled = [replace(g, frozen_because=reasons[g.name]) if g.name in reasons else g for g in found.groups]
-    return Groups(settled), found.runner
+    if search.has_layers or not found.sound:
+        by_graph = search.by_graph(found)
+        if by_graph is not None and by_graph.sound >= found.sound:
+            found = by_graph
+    return search.settled(found)
 
 
 @dataclass(frozen=True)
 class _Found:
+    """Groups, what runs them, and whether all of them can be cut at once."""
+
     groups: Groups
     runner: Runner
     check: CutCheck
-    failing: list[tuple[Group, str]]
+    sound: bool
 
 
 class _Search:
@@ -52,24 +60,52 @@ class _Search:
     ) -> None:
         self.module, self.args, self.kwargs = module, args, kwargs
         self.choice, self.rules = choice, rules
-        self.tensors = list(Holders(module).canonical)
+        self.names = Holders(module).canonical
         self.has_layers = False
+
+    def try_example(self) -> None:
+        """Run the example once, so that a wrong one is told apart from a network that can't be traced."""
+        try:
+            with in_mode(self.module, training=False), torch.no_grad():
+                self.module(*self.args, **self.kwargs)
+        except Exception as fault:
+            raise TraceError(_does_not_run(self.module, fault)) from fault
 
     def by_module(self) -> _Found:
         """The groups with the module's own code to run them."""
         found = trace(self._export(dynamic=False), self.rules)
         self.has_layers = bool(self._layers(found))
-        groups = self.choice.apply(find_groups(found), self.tensors)
+        groups = self.choice.apply(self._groups(found), self.names)
         return self._checked(groups, ModuleRunner(self.module))
 
     def by_graph(self, own: _Found) -> _Found | None:
         """The same with the exported graph, if it computes what the module does."""
-        found = trace(self._export(dynamic=True), self.rules)
+        try:
+            found = trace(self._export(dynamic=True), self.rules)
+        except TraceError:
+            return None
         layers = self._layers(found)
-        groups = self.choice.apply(find_groups(found) + layer_groups(layers), self.tensors)
+        groups = self.choice.apply(find_groups(found) + layer_groups(layers), self.names)
         runner = GraphRunner(self.module, found, groups, {b.add.name: b for branches in layers for b in branches})
         result = self._checked(groups, runner)
         return result if result.check.agrees_with(own.check) else None
+
+    def settled(self, found: _Found) -> tuple[Groups, Runner]:
+        """Freeze the groups that can't be cut on the example; where no single one is to blame, all that are left."""
+        while not found.sound:
+            faults = found.check.faults() or dict.fromkeys((g.name for g in found.groups.free), TOGETHER)
+            frozen = [replace(g, frozen_because=faults[g.name]) if g.name in faults else g for g in found.groups]
+            found = self._checked(Groups(frozen), found.runner)
+        return found.groups, found.runner
+
+    def _groups(self, found: Trace) -> list[Group]:
+        """The groups; none is free on a recorded path that leaves out tensors which another path may couple."""
+        groups = find_groups(found)
+        unused = sorted(set(found.tensors) - found.used - {name for name in found.tensors if name.endswith("tracked")})
+        if not found.graph.recorded or not unused:
+            return groups
+        reason = f"the path depends on the data, and the example does not run through {unused[0]}"
+        return [replace(group, frozen_because=group.frozen_because or reason) for group in groups]
 
     def _layers(self, found: Trace) -> list[list[Branch]]:
         """The residual branches that may be dropped, in one list or in one for each stage."""
@@ -81,16 +117,68 @@ class _Search:
 
     def _checked(self, groups: Groups, runner: Runner) -> _Found:
         check = CutCheck(runner, groups, self.args, self.kwargs)
-        return _Found(groups, runner, check, check.failing())
+        return _Found(groups, runner, check, check.sound())
 
     def _export(self, *, dynamic: bool) -> Graph:
-        """In train mode, where nothing is dead code; in eval mode if that fails (a norm over a single example)."""
-        try:
-            with in_mode(self.module, training=True):
-                return export_graph(self.module, self.args, self.kwargs, dynamic=dynamic)
-        except Exception as first:
+        """In train mode, where nothing is dead code; in eval mode if that fails (a norm over a single example).
+
+        Code that takes its path from the data can't be exported at all: the path of the example is recorded instead.
+        """
+        for training in (True, False):
             try:
-                with in_mode(self.module, training=False):
+                with in_mode(self.module, training=training), _quiet():
                     return export_graph(self.module, self.args, self.kwargs, dynamic=dynamic)
-            except Exception:
-                raise TraceError(str(first)) from first
+            except TraceError as fault:
+                line = str(fault)
+        if dynamic:
+            raise TraceError(_cannot_be_traced(line))
+        try:
+            with in_mode(self.module, training=False), torch.no_grad():
+                graph = recorded_graph(self.module, self.args, self.kwargs)
+        except Exception as fault:
+            raise TraceError(_cannot_be_traced(line)) from fault
+        warnings.warn(_recorded(line), stacklevel=5)
+        return graph
+
+
+def _recorded(line: str) -> str:
+    return (
+        f"the network takes its path from the data{_at(line)}, so its groups were found on the example's path alone; "
+        "give an example that runs through every part of it"
+    )
+
+
+def _cannot_be_traced(line: str) -> str:
+    return (
+        f"the network can be neither exported nor recorded{_at(line)}. "
+        "Rewrite that line with tensor operations, or nest the parts of the network on their own."
+    )
+
+
+def _does_not_run(module: nn.Module, fault: Exception) -> str:
+    parts = {id(part): path for path, part in module.named_modules()}
+    frames = [frame for frame, _ in traceback.walk_tb(fault.__traceback__)]
+    paths = [parts[id(owner)] for frame in frames if id(owner := frame.f_locals.get("self")) in parts]
+    inside = f" in {paths[-1]!r}" if paths and paths[-1] else ""
+    line = user_line("".join(traceback.format_exception(fault)))
+    first = str(fault).strip().split("\n")[0].rstrip(":. ")
+    return (
+        f"the network does not run on the example{inside}{_at(line)}: {first}. "
+        "Pass what the network is called with: a tensor, a tuple of arguments, or a dictionary of keyword arguments."
+    )
+
+
+def _at(line: str) -> str:
+    return f" at {line}" if line else ""
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch from printing the graph of an export that fails; what went wrong is told in our own words."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with redirect_stderr(StringIO()):
+            yield
+    finally:
+        logging.disable(before)

@@ -13,10 +13,14 @@ from nestling.network.modes import in_mode
 from nestling.network.nested import Nested
 
 
-def extract(nested: Nested, cut: float | Mapping[str, int] | Cut) -> nn.Module:
-    """A plain, smaller module that computes what ``nested`` does at ``cut``, which is verified on the example."""
+def extract(nested: Nested, cut: float | Mapping[str, int] | Cut, *, uncertainty: bool = False) -> nn.Module:
+    """A plain, smaller module that computes what ``nested`` does at ``cut``, which is verified on the example.
+
+    Its weights are the posterior's means, and nothing of nestling is needed to run it. ``uncertainty`` keeps the
+    variational layers instead, so that the small network can draw its weights.
+    """
     wanted = make_cut(nested.groups, cut)
-    small = nested.extracted(wanted)
+    small = nested.extracted(wanted, uncertainty=uncertainty)
     _verify(nested, wanted, small)
     return small
 

@@ -7,13 +7,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from nestling.network.branches import Branch
 from nestling.network.labels import Ids
 from nestling.network.trace import SizeArgument, Trace
 
-_MODE_ARGUMENTS = {"batch_norm": "training", "dropout": "train", "alpha_dropout": "train", "feature_dropout": "train"}
+RECALIBRATING = "recalibrating"
+"""Attribute of a graph module that puts its batch norms, and nothing else, in train mode."""
+_MODE_ARGUMENTS = {"dropout": "train", "alpha_dropout": "train", "feature_dropout": "train"}
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,14 @@ class BakedSize:
 
 def graph_module(
     module: nn.Module, found: Trace, state: Mapping[str, Tensor], dropped: Collection[Branch] = ()
-) -> tuple[fx.GraphModule, list[BakedSize]]:
+) -> tuple[fx.GraphModule, list[BakedSize], dict[str, str]]:
     """A module that runs the graph on the tensors of ``module``, in train and in eval mode, without some branches.
 
-    It has every name of ``state`` but those of the dropped branches, whether the graph uses it or not.
+    It has every name of ``state`` but those of the dropped branches, whether the graph uses it or not. With it come the
+    attributes that stand for sizes, and for each batch norm, by its path, the one that lets it be in train mode.
     """
     builder = _Builder(module, found, state, dropped)
-    return builder.build(), builder.sizes
+    return builder.build(), builder.sizes, builder.norms
 
 
 class _Builder:
@@ -48,8 +52,10 @@ class _Builder:
         self.skips = {branch.add: branch.skip for branch in dropped}
         self.root = nn.Module()
         self.root.training = module.training
+        setattr(self.root, RECALIBRATING, False)
         self.graph = fx.Graph()
         self.sizes: list[BakedSize] = []
+        self.norms: dict[str, str] = {}
         self.baked: dict[fx.Node, list[SizeArgument]] = {}
         for size in found.sizes:
             self.baked.setdefault(size.node, []).append(size)
@@ -59,6 +65,8 @@ class _Builder:
         inputs = [n for n in source.nodes if n.op == "placeholder" and self._attribute(n) is None]
         copied = dict(zip(inputs, _leaves(self.graph, source.in_spec), strict=True))
         self.training = self.graph.get_attr("training")
+        recalibrating = self.graph.get_attr(RECALIBRATING)
+        self.any_training = self.graph.call_function(operator.or_, (self.training, recalibrating))
         for node in source.nodes:
             if node in self.skips:
                 copied[node] = copied[self.skips[node]]
@@ -121,12 +129,28 @@ class _Builder:
         flag = _MODE_ARGUMENTS.get(name)
         if flag is not None and _argument(node, (flag,)) is True:
             _set_argument(node, (flag,), self.training)
+        if name == "batch_norm" and _argument(node, ("training",)) is True:
+            held = next((n for n in node.all_input_nodes if n.op == "get_attr"), None)
+            _set_argument(node, ("training",), self.any_training if held is None else self._norm_mode(node, held))
         if name == "scaled_dot_product_attention" and _argument(node, ("dropout_p",)):
             with self.graph.inserting_before(node):
                 rate = self.graph.call_function(operator.mul, (_argument(node, ("dropout_p",)), self.training))
             _set_argument(node, ("dropout_p",), rate)
         if name == "add_" and not node.meta["val"].is_floating_point():  # a norm counts its batches
-            _set_argument(node, ("other",), self.training)
+            _set_argument(node, ("other",), self._norm_mode(node, node.all_input_nodes[0]))
+
+    def _norm_mode(self, node: fx.Node, held: fx.Node) -> fx.Node:
+        """Whether a batch norm, known by a tensor it holds, trains: when the module does, unless it alone does not."""
+        while held.op != "get_attr":
+            held = held.all_input_nodes[0]
+        path = str(held.target).rpartition(".")[0]
+        if not isinstance(self.module.get_submodule(path), _BatchNorm):
+            return self.any_training
+        flag = self.norms.setdefault(path, f"norm_{len(self.norms)}")
+        setattr(self.root, flag, True)
+        with self.graph.inserting_before(node):
+            own = self.graph.get_attr(flag)
+            return self.graph.call_function(operator.and_, (self.any_training, own))
 
 
 def _leaves(graph: fx.Graph, spec: pytree.TreeSpec) -> list[fx.Node]:

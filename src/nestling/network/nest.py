@@ -6,15 +6,17 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.utils import _pytree as pytree
 
 from nestling.arguments import real_tensor
 from nestling.distributions.orders import Downhill, Geometric, Order, Uniform
-from nestling.errors import ArgumentError
+from nestling.errors import ArgumentError, DtypeError
 from nestling.network.choice import Choice
 from nestling.network.discovery import discover
 from nestling.network.group import Groups, Kind, Slice
-from nestling.network.layers import Sampling, make_variational
+from nestling.network.layers import Sampling, check_sampling, make_variational
 from nestling.network.nested import Nested
 from nestling.network.rules import Rule, default_rules
 
@@ -46,20 +48,24 @@ def nest(
 
     ``example`` is what the network is called with: a tensor, a tuple of arguments, or a dictionary of keyword
     arguments. ``weights="gaussian"`` replaces linear and convolution layers by variational ones, which draw their
-    weights as ``sampling`` says; None keeps them plain.
+    weights as ``sampling`` says (a network that must run as a graph, such as a transformer: one draw for the whole
+    batch); None keeps them plain.
 
     ``kinds`` and ``where`` say what may be cut (``"inner"``: only axes that stay inside a block; ``"all"``: residual
     streams too), ``exclude`` names modules or tensors to leave alone, ``only`` the groups to cut. Residual layers (kind
     ``"layer"``) are dropped from the end of one list for the whole network, or of one for each stage, as ``layers``
     says. ``rules`` adds rules for operations by name. What can't be cut is in ``nested.groups`` with the reason.
     """
+    _check_module(module)
     choice = Choice(num_blocks, num_always, kinds, where, exclude, only, layers)
     args, kwargs = as_call(example)
     maker = _order_maker(order)
     if weights not in (None, "gaussian"):
         raise ArgumentError("weights", repr(weights), "'gaussian' or None", "None keeps plain weights.")
-    for name, tensor in module.named_parameters():
-        real_tensor(name, tensor)
+    check_sampling(sampling)
+    for leaf in pytree.tree_leaves((args, kwargs)):
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            real_tensor("example", leaf)
     copy = deepcopy(module)
     groups, runner = discover(copy, args, kwargs, choice, default_rules() | dict(rules or {}))
     if weights is not None:
@@ -69,6 +75,20 @@ def nest(
     nested = Nested(copy, groups, orders, runner, example=(args, kwargs), rescale=rescale)
     nested.training = module.training
     return nested
+
+
+def _check_module(module: nn.Module) -> None:
+    """Refuse what is not a module, and weights that are not there or not finite; a buffer may hold an infinite mask."""
+    if not isinstance(module, nn.Module):
+        given = f"a {type(module).__name__}"
+        raise DtypeError("module", given, "an nn.Module", "Wrap a function in a module's forward.")
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+            given = "a tensor that is not initialised"
+            raise ArgumentError(name, given, "there", "Call the network once before nesting it.")
+        checked = isinstance(tensor, nn.Parameter) or bool(tensor.isnan().any())
+        if checked and tensor.is_floating_point():
+            real_tensor(name, tensor)
 
 
 def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: ANN401
@@ -95,10 +115,10 @@ def _with_posteriors(groups: Groups, layers: Collection[str]) -> Groups:
 
 
 def _order_maker(order: str | OrderMaker) -> OrderMaker:
-    if callable(order):
+    if callable(order) and not isinstance(order, type):
         return order
-    if order not in _ORDERS:
-        needed = f"one of {', '.join(_ORDERS)}, or a function of (num_blocks, num_always)"
+    if not isinstance(order, str) or order not in _ORDERS:
+        needed = f"one of {', '.join(_ORDERS)}, or a function that is called with (num_blocks, num_always)"
         raise ArgumentError("order", repr(order), needed, "'downhill' is learned, the others are fixed.")
     return _ORDERS[order]
 

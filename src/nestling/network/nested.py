@@ -1,17 +1,20 @@
 """A network whose widths can be chosen while it runs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from nestling.distributions.orders import Order
 from nestling.network.cut import Cut, full_cut, make_cut
 from nestling.network.group import Groups
-from nestling.network.runner import Runner
-from nestling.network.slicing import Slicer
+from nestling.network.layers import VariationalLayer
+from nestling.network.modes import in_mode
+from nestling.network.runner import REMEMBERED_CUTS, Runner
+from nestling.network.slicing import Scaler, Slicer
 
 
 class Nested(nn.Module):
@@ -36,11 +39,14 @@ class Nested(nn.Module):
         self.groups = groups
         self.example = example
         self.rescale = rescale
+        self.statistics: dict[Cut, dict[str, Tensor]] = {}
         self._orders = nn.ModuleList(orders.values())
         self._names = tuple(orders)
         self._runner = runner
-        self._slicer = Slicer(groups, {name: tensor.shape for name, tensor in runner.holders.tensors().items()})
-        self._cut: Cut | None = None
+        self._slicer = Slicer(groups, {name: tensor.shape for name, tensor in self.tensors().items()})
+        self._scaler = Scaler(groups, self.tensors())
+        self._block: _Block | None = None
+        self._cuts: dict[object, Cut] = {}
 
     @property
     def orders(self) -> dict[str, Order]:
@@ -50,16 +56,36 @@ class Nested(nn.Module):
     @property
     def cut(self) -> Cut:
         """The cut that eval mode runs at."""
-        return self._cut if self._cut is not None else full_cut(self.groups)
+        return self._block.cut if self._block is not None else full_cut(self.groups)
 
     @contextmanager
     def at(self, cut: float | Mapping[str, int] | Cut) -> Iterator["Nested"]:
-        """Run at a cut inside the block: a fraction of every group, widths by group name, or a Cut."""
-        before, self._cut = self._cut, make_cut(self.groups, cut)
+        """Run at a cut inside the block: a fraction of every group, widths by group name, or a Cut.
+
+        Without gradients the smaller tensors are kept, laid out densely, from one call to the next inside the block,
+        as long as the network's own do not change.
+        """
+        before, self._block = self._block, _Block(self._checked(cut))
         try:
             yield self
         finally:
-            self._cut = before
+            self._block = before
+
+    @contextmanager
+    def drawing(self) -> Iterator["Nested"]:
+        """Draw weights in eval mode too inside the block; everything else stays in eval mode."""
+        layers = [part for part in self.module.modules() if isinstance(part, VariationalLayer)]
+        before = [layer.noisy for layer in layers]
+        fast = torch.backends.mha.get_fastpath_enabled()
+        try:
+            torch.backends.mha.set_fastpath_enabled(False)  # it reads weights past the layers that would draw them
+            for layer in layers:
+                layer.noisy = True
+            yield self
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+            for layer, noisy in zip(layers, before, strict=True):
+                layer.noisy = noisy
 
     def sample_cut(self, generator: torch.Generator | None = None) -> Cut:
         """Draw a width for every group from its order."""
@@ -67,14 +93,78 @@ class Nested(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Run at the current cut; in train mode, unless inside ``at``, at a cut that is drawn anew."""
-        cut = self.sample_cut() if self.training and self._cut is None else self.cut
-        return self._runner.run(cut, self.tensors_at(cut), args, kwargs)
+        if self._block is not None and not self.training and not torch.is_grad_enabled():
+            return self.run(self._block.cut, self._block.dense(self), *args, **kwargs)
+        cut = self.sample_cut() if self.training and self._block is None else self.cut
+        smaller = self.tensors_at(cut)
+        result = self.run(cut, smaller, *args, **kwargs)
+        if self.training:
+            self._slicer.give_back(self.tensors(), smaller, cut)
+        return result
 
-    def extracted(self, cut: Cut) -> nn.Module:
+    def run(self, cut: Cut, smaller: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Run at a cut with the given tensors in place of the network's own of the same names."""
+        return self._runner.run(cut, smaller, args, kwargs)
+
+    def extracted(self, cut: Cut, *, uncertainty: bool = False) -> nn.Module:
         """A copy of the module that owns what the cut keeps, in eval mode; ``extract`` verifies it."""
-        with torch.no_grad():
-            return self._runner.extracted(cut, self.tensors_at(cut)).eval()
+        with torch.no_grad(), in_mode(self, training=False):
+            smaller = self.tensors_at(cut)
+            make = self._runner.variational if uncertainty else self._runner.extracted
+            return make(cut, smaller).eval()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Nested":
+        """Take the example and the statistics of cuts along when the network changes its device or dtype."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.example, self.statistics = pytree.tree_map_only(Tensor, fn, (self.example, self.statistics))
+        return self
+
+    def _checked(self, cut: float | Mapping[str, int] | Cut) -> Cut:
+        """The cut that is meant; one that was asked for before is not worked out again."""
+        try:
+            key = type(cut), tuple((k, type(v), v) for k, v in cut.items()) if isinstance(cut, Mapping) else cut
+            return self._cuts[key]
+        except (KeyError, TypeError):  # not seen before, or nothing that could be a cut
+            made = make_cut(self.groups, cut)
+        if len(self._cuts) >= REMEMBERED_CUTS:
+            self._cuts.clear()
+        self._cuts[key] = made
+        return made
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters and buffers of the module, each once."""
+        return self._runner.holders.tensors()
 
     def tensors_at(self, cut: Cut) -> dict[str, Tensor]:
-        """The tensors that a cut makes smaller, as views of the network's own wherever possible."""
-        return self._slicer.cut(self._runner.holders.tensors(), cut)
+        """The tensors that a cut changes: views of the network's own wherever that is possible.
+
+        In eval mode those that read a group are scaled by its keep probabilities (``rescale``), and a cut that was
+        recalibrated has the statistics of its own.
+        """
+        tensors = self.tensors()
+        scaled = self._scaler.scaled(tensors, self.orders) if self.rescale and not self.training else {}
+        smaller = scaled | self._slicer.cut(tensors | scaled, cut)
+        if not self.training and cut in self.statistics:
+            known = self.statistics[cut]
+            smaller |= {name: value.to(tensors[name].device, tensors[name].dtype) for name, value in known.items()}
+        return smaller
+
+
+class _Block:
+    """A cut inside ``with nested.at(...)``, with the smaller tensors that were worked out for it."""
+
+    def __init__(self, cut: Cut) -> None:
+        self.cut = cut
+        self._smaller: dict[str, Tensor] = {}
+        self._seen: list[tuple[int, int]] | None = None
+
+    def dense(self, nested: Nested) -> dict[str, Tensor]:
+        """The smaller tensors, worked out anew if a parameter has changed."""
+        parameters = {name: tensor for name, tensor in nested.tensors().items() if isinstance(tensor, nn.Parameter)}
+        watched = [*parameters.values(), *nested._orders.parameters()] if nested.rescale else parameters.values()
+        seen = [(tensor.data_ptr(), tensor._version) for tensor in watched]
+        if seen != self._seen:
+            smaller = nested.tensors_at(self.cut)
+            self._smaller = {name: t.contiguous() if name in parameters else t for name, t in smaller.items()}
+            self._seen = seen
+        return self._smaller

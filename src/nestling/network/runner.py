@@ -9,17 +9,21 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from nestling.errors import ArgumentError
 from nestling.network.attributes import matters, sizes_of
 from nestling.network.branches import Branch
 from nestling.network.cut import Cut
-from nestling.network.graph_module import BakedSize, graph_module
+from nestling.network.graph_module import RECALIBRATING, BakedSize, graph_module
 from nestling.network.group import Groups
 from nestling.network.layers import VariationalLayer, make_plain
 from nestling.network.tensors import Holders
 from nestling.network.trace import Trace
 
 Attributes = list[tuple[nn.Module, str, Any]]
+REMEMBERED_CUTS = 1024
+"""How many cuts' sizes are kept before they are worked out again."""
 
 
 class Runner(ABC):
@@ -41,6 +45,10 @@ class Runner(ABC):
     def extracted(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
         """A plain module that owns the smaller tensors."""
 
+    @abstractmethod
+    def variational(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
+        """A module that owns the smaller tensors and keeps its variational layers."""
+
 
 class ModuleRunner(Runner):
     """Runs the module's own code, which takes every size from its tensors or from attributes of torch's layers."""
@@ -51,6 +59,8 @@ class ModuleRunner(Runner):
 
     def run(self, cut: Cut, smaller: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         """Run the module's code on the smaller tensors."""
+        if len(self._known) >= REMEMBERED_CUTS:
+            self._known.clear()
         if cut not in self._known:
             changed = [(m, name, value) for m, name, value in _layer_sizes(self.holders, smaller) if matters(name)]
             self._known[cut] = [(m, name, value) for m, name, value in changed if getattr(m, name) != value]
@@ -82,6 +92,7 @@ class GraphRunner(Runner):
     def __init__(self, module: nn.Module, found: Trace, groups: Groups, branches: Mapping[str, Branch]) -> None:
         super().__init__(module)
         self._found, self._groups, self._branches = found, groups, branches
+        self._norms = {path: part for path, part in module.named_modules() if isinstance(part, _BatchNorm)}
         self._state = dict(module.state_dict(keep_vars=True))
         self._alive = _Alive(found, groups)
         self._programs: dict[frozenset[str], _Program] = {}
@@ -89,11 +100,16 @@ class GraphRunner(Runner):
 
     def run(self, cut: Cut, smaller: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         """Run the graph on the smaller tensors, with the sizes that go with them."""
+        if len(self._known) >= REMEMBERED_CUTS:
+            self._known.clear()
         if cut not in self._known:
             program = self._program(cut)
             self._known[cut] = program, [(program.module, *size) for size in self._sizes(program, cut)]
         program, sizes = self._known[cut]
         program.module.training = self.module.training
+        setattr(program.module, RECALIBRATING, any(norm.training for norm in self._norms.values()))
+        for path, flag in program.norms.items():
+            setattr(program.module, flag, self._norms[path].training)
         with self.holders.replaced(smaller):
             tensors = {name: _drawn(self.module, name) for name in program.names}
         with program.holders.replaced(tensors), _attributes(sizes):
@@ -105,8 +121,24 @@ class GraphRunner(Runner):
         copy = deepcopy(program.module)
         with self.holders.replaced(smaller):
             Holders(copy).put({name: _mean(self.module, name) for name in program.names})
-        for name, size in self._sizes(program, cut):
-            setattr(copy, name, size)
+        flags = [(flag, True) for flag in program.norms.values()]
+        for name, value in [*self._sizes(program, cut), *flags, (RECALIBRATING, False)]:
+            setattr(copy, name, value)
+        return copy
+
+    def variational(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
+        """Not to be had: a graph has no layers."""
+        given = "a network that runs as a graph, because its code has sizes of its own"
+        advice = "Extract it plain, or keep the nested network and run it inside nested.at(cut) and nested.drawing()."
+        raise ArgumentError("uncertainty", given, "False for such a network", advice)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "GraphRunner":
+        """A runner of the copied module; what is known of the graph is shared, its programs are made anew."""
+        copy = GraphRunner.__new__(GraphRunner)
+        copy.__dict__.update(self.__dict__)
+        for name in ("module", "holders", "_norms", "_state"):
+            setattr(copy, name, deepcopy(getattr(self, name), memo))
+        copy._programs, copy._known = {}, {}
         return copy
 
     def _program(self, cut: Cut) -> "_Program":
@@ -116,10 +148,10 @@ class GraphRunner(Runner):
         dropped = frozenset(name for group in layers for name in group.drops[group.units(widths[group.name]) :])
         if dropped not in self._programs:
             branches = [self._branches[name] for name in dropped]
-            module, sizes = graph_module(self.module, self._found, self._state, branches)
+            module, sizes, norms = graph_module(self.module, self._found, self._state, branches)
             gone = {name for branch in branches for name in branch.tensors}
             names = [name for name in dict.fromkeys(self._found.graph.tensor_names.values()) if name not in gone]
-            self._programs[dropped] = _Program(module, Holders(module), names, sizes)
+            self._programs[dropped] = _Program(module, Holders(module), names, sizes, norms)
         return self._programs[dropped]
 
     def _sizes(self, program: "_Program", cut: Cut) -> list[tuple[str, int]]:
@@ -128,12 +160,13 @@ class GraphRunner(Runner):
 
 @dataclass(frozen=True)
 class _Program:
-    """A graph as a module, where it holds its tensors, their names, and the sizes in its code."""
+    """A graph as a module, where it holds its tensors, their names, the sizes in its code, and its norms' flags."""
 
     module: nn.Module
     holders: Holders
     names: list[str]
     sizes: list[BakedSize]
+    norms: dict[str, str]
 
 
 class _Alive:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nestling.distributions.orders import Order
 from nestling.network.cut import Cut
 from nestling.network.group import Group, Groups
 
@@ -49,6 +50,16 @@ class Slicer:
                 smaller[name] = take.of(smaller.get(name, tensors[name]))
         return smaller
 
+    def give_back(self, tensors: Mapping[str, Tensor], smaller: Mapping[str, Tensor], cut: Cut) -> None:
+        """Write running statistics, where they had to be copied, back to the rows they came from."""
+        widths = cut.as_dict()
+        for place, owners in self._owners.items():
+            name, axis = place
+            if name.endswith(("running_mean", "running_var")):
+                take = self._take(place, tuple(widths[group.name] for group, _ in owners))
+                if take is not None and take.index is not None:
+                    tensors[name].index_copy_(axis, take.index.to(tensors[name].device), smaller[name])
+
     def _take(self, place: tuple[str, int], widths: tuple[int, ...]) -> Take | None:
         key = (place, widths)
         if key not in self._known:
@@ -63,3 +74,26 @@ class Slicer:
         if length == len(kept):
             return None
         return Take(place[1], length, None if bool(kept[:length].all()) else kept.nonzero().squeeze(1))
+
+
+class Scaler:
+    """Scales the tensors that read a group by the keep probabilities of its blocks, as FN3 does at test time."""
+
+    def __init__(self, groups: Groups, tensors: Mapping[str, Tensor]) -> None:
+        self._readers = [
+            (group, piece, tensors[piece.tensor].shape[piece.axis])
+            for group in groups.free
+            for piece in group.slices
+            if piece.reads
+        ]
+
+    def scaled(self, tensors: Mapping[str, Tensor], orders: Mapping[str, Order]) -> dict[str, Tensor]:
+        """The readers with every unit's column scaled."""
+        scaled: dict[str, Tensor] = {}
+        for group, piece, size in self._readers:
+            tensor = scaled.get(piece.tensor, tensors[piece.tensor])
+            keep = orders[group.name].keep_probs().detach().to(tensor)[group.blocks().to(tensor.device)]
+            factor = torch.ones(size, dtype=tensor.dtype, device=tensor.device)
+            factor[piece.rows.to(tensor.device)] = keep.unsqueeze(1)
+            scaled[piece.tensor] = tensor * factor.view(-1, *[1] * (tensor.ndim - piece.axis - 1))
+        return scaled

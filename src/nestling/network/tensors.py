@@ -18,16 +18,19 @@ class Holders:
         self.canonical: dict[str, str] = {}
         self.members: list[tuple[nn.Module, dict[str, str]]] = []
         first: dict[int, str] = {}
-        for path, owner in module.named_modules():
+        seen: set[int] = set()
+        for path, owner in module.named_modules(remove_duplicate=False):
             names: dict[str, str] = {}
             for store in (owner._parameters, owner._buffers):
                 for key, tensor in store.items():
                     if tensor is not None:
                         name = f"{path}.{key}" if path else key
                         names[key] = self.canonical[name] = first.setdefault(id(tensor), name)
-                        self._places[names[key]].append((store, key))
-            if names:
+                        if id(owner) not in seen:
+                            self._places[names[key]].append((store, key))
+            if names and id(owner) not in seen:
                 self.members.append((owner, names))
+            seen.add(id(owner))
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor once, under the first of its names."""

@@ -22,6 +22,7 @@ class Trace:
     """The labels found on a graph: where each parameter and buffer axis got its own, and what every node carries."""
 
     graph: Graph
+    used: set[str]
     labels: Labels = field(default_factory=Labels)
     origins: dict[tuple[str, int], Ids] = field(default_factory=dict)
     values: dict[fx.Node, Result] = field(default_factory=dict)
@@ -43,7 +44,7 @@ class SizeArgument:
 
 def trace(graph: Graph, rules: dict[str, Rule]) -> Trace:
     """Label every parameter and buffer axis of the graph and carry the labels through it."""
-    found = Trace(graph)
+    found = Trace(graph, used={name for node, name in graph.tensor_names.items() if node.users})
     for node in graph.nodes:
         found.values[node] = _visit(found, node, rules)
     return found
@@ -83,7 +84,7 @@ def _placeholder(found: Trace, node: fx.Node) -> Result:
             found.origins[name, axis] = ids
             factors.append(Factor((axis,), ids))
     value = Value(shape, tuple(factors), from_input=False)
-    if not any(other.users for other, known in found.graph.tensor_names.items() if known == name):
+    if name not in found.used:
         _freeze_value(found.labels, value, "not used on the way from the example to the output")
     found.tensors[name] = value
     return value

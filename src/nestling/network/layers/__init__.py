@@ -9,7 +9,7 @@ from nestling.network.layers.convolution import (
     VariationalConvTranspose2d,
     VariationalConvTranspose3d,
 )
-from nestling.network.layers.layer import Sampling, VariationalLayer
+from nestling.network.layers.layer import Sampling, VariationalLayer, check_sampling
 from nestling.network.layers.linear import VariationalLinear
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "VariationalConvTranspose3d",
     "VariationalLayer",
     "VariationalLinear",
+    "check_sampling",
     "make_plain",
     "make_variational",
 ]

@@ -25,21 +25,30 @@ _VARIATIONAL: dict[type[nn.Module], Callable[[Any, MultiplicativeGaussian, Sampl
 }
 
 
+_HOOKS = """
+    _forward_hooks _forward_hooks_with_kwargs _forward_hooks_always_called _forward_pre_hooks
+    _forward_pre_hooks_with_kwargs _backward_hooks _backward_pre_hooks _is_full_backward_hook
+""".split()
+
+
 def make_variational(module: nn.Module, exclude: Collection[str], sampling: Sampling) -> list[str]:
     """Replace linear and convolution layers in place; return the paths of those replaced.
 
-    Layers whose weight another module holds too are left as they are, since a mean is not a tie.
+    Layers whose weight another module holds too are left as they are, since a mean is not a tie; so are layers that
+    compute their weight (pruned, normalised), that hold more than weight and bias, or whose ``forward`` was replaced.
     """
     shared = _shared_weights(module)
+    excluded = {part for path, part in module.named_modules(remove_duplicate=False) if _weight_within(path, exclude)}
     replaced = []
 
     def variational(path: str, layer: nn.Module) -> nn.Module | None:
         make = _VARIATIONAL.get(type(layer))
-        if make is None or id(layer.weight) in shared or any(path == e or path.startswith(f"{e}.") for e in exclude):
+        if make is None or layer in excluded or not _is_ordinary(layer):
             return None
         weight = layer.weight
-        assert isinstance(weight, nn.Parameter)
-        log_alpha = nn.Parameter(torch.full_like(weight, START_LOG_ALPHA))
+        if not isinstance(weight, nn.Parameter) or id(weight) in shared:
+            return None
+        log_alpha = nn.Parameter(torch.full_like(weight, START_LOG_ALPHA), requires_grad=weight.requires_grad)
         replaced.append(path)
         return make(layer, MultiplicativeGaussian(weight, log_alpha), sampling).train(layer.training)
 
@@ -60,16 +69,29 @@ def make_plain(module: nn.Module) -> nn.Module:
 
 
 def _swap(module: nn.Module, change: Callable[[str, nn.Module], nn.Module | None]) -> None:
-    """Replace submodules wherever they occur; one that occurs in several places stays one."""
-    changed: dict[int, nn.Module | None] = {}
+    """Replace submodules, with their hooks, wherever they occur; one that occurs in several places stays one."""
+    changed: dict[nn.Module, nn.Module] = {}
     for path, layer in list(module.named_modules()):
-        if path:
-            changed[id(layer)] = change(path, layer)
+        new = change(path, layer) if path else None
+        if new is not None:
+            changed[layer] = new
+            for name in _HOOKS:
+                setattr(new, name, getattr(layer, name))
     for parent in list(module.modules()):
-        for name, child in parent.named_children():
-            new = changed.get(id(child))
-            if new is not None:
-                setattr(parent, name, new)
+        for name, child in parent._modules.items():  # not named_children, which passes over a child's second name
+            if child in changed:
+                parent._modules[name] = changed[child]
+
+
+def _weight_within(path: str, names: Collection[str]) -> bool:
+    """Whether the weight of the module at a path is one of the names, or lies within a module of that name."""
+    return any(f"{path}.weight.".startswith(f"{name}.") for name in names)
+
+
+def _is_ordinary(layer: nn.Module) -> bool:
+    """Whether a layer holds what its class gives it and nothing else."""
+    own = layer._parameters.keys() <= {"weight", "bias"} and not layer._buffers and not layer._modules
+    return own and "forward" not in vars(layer)
 
 
 def _shared_weights(module: nn.Module) -> set[int]:

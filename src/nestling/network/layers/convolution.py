@@ -1,15 +1,15 @@
 """Variational convolutions, plain and transposed, in one, two and three dimensions."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from nestling.distributions.weights import WeightPosterior
-from nestling.network.layers.layer import Sampling, VariationalLayer
+from nestling.network.layers.layer import Sampling, VariationalLayer, as_parameter
 
 _CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONVOLVE_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -35,50 +35,63 @@ class _VariationalConvolution(VariationalLayer):
         """The variational form of a convolution, with its bias and options."""
         return cls(plain, posterior, sampling)
 
+    @property
+    def in_channels(self) -> int:
+        """The channels that the weight, cut or whole, reads."""
+        return self._channels()[0]
+
+    @property
+    def out_channels(self) -> int:
+        """The channels that the weight, cut or whole, gives."""
+        return self._channels()[1]
+
     @abstractmethod
-    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, **asked: Any) -> Tensor:  # noqa: ANN401
         """The convolution with a given weight and number of groups."""
+
+    def is_batch(self, x: Tensor) -> bool:
+        """Whether there is an axis before the channels, and something along it."""
+        return x.ndim > self.rank + 1 and x.shape[0] > 0
 
     def num_groups(self, weight: Tensor) -> int:
         """The groups that a weight, cut or whole, stands for."""
         return weight.shape[0] // self._rows_per_group if self.groups > 1 else 1
 
-    def apply_weight(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def apply_weight(self, x: Tensor, weight: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
         """The operation with a given weight."""
-        return self.convolve(x, weight, bias, self.num_groups(weight))
+        return self.convolve(x, weight, bias, self.num_groups(weight), **asked)
 
-    def apply_each(self, x: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
+    def apply_each(self, x: Tensor, weights: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
         """The operation with a weight for each example: the examples become groups of one wide convolution."""
         batch = x.shape[0]
         wide = x.reshape(1, batch * x.shape[1], *x.shape[2:])
-        y = self.convolve(wide, weights.flatten(0, 1), None, batch * self.num_groups(weights[0]))
+        y = self.convolve(wide, weights.flatten(0, 1), None, batch * self.num_groups(weights[0]), **asked)
         y = y.reshape(batch, -1, *y.shape[2:])
         return y if bias is None else y + bias.view(-1, *[1] * self.rank)
 
     def to_plain(self) -> nn.Module:
         """The plain convolution with the mean as its weight."""
         mean = self.posterior.mean
-        groups = self.num_groups(mean)
         options: dict[str, Any] = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
-        options |= {"groups": groups, "bias": self.bias is not None, "padding_mode": self.padding_mode}
+        options |= {"groups": self.num_groups(mean), "bias": self.bias is not None, "padding_mode": self.padding_mode}
         options |= {"device": mean.device, "dtype": mean.dtype} | self._transposed_options()
-        channels = self._channels(mean, groups)
         make: Callable[..., _ConvNd] = nn.utils.skip_init
-        plain = make(self.plain_class, *channels, self.kernel_size, **options)
-        plain.weight = nn.Parameter(mean.detach())
+        plain = make(self.plain_class, *self._channels(), self.kernel_size, **options)
+        plain.weight = as_parameter(mean)
         plain.register_parameter("bias", self.bias)
         return plain
 
     def _transposed_options(self) -> dict[str, Any]:
         return {}
 
-    def _channels(self, mean: Tensor, groups: int) -> tuple[int, int]:
-        return mean.shape[1] * groups, mean.shape[0]
+    def _channels(self) -> tuple[int, int]:
+        """Input and output channels."""
+        mean = self.posterior.mean
+        return mean.shape[1] * self.num_groups(mean), mean.shape[0]
 
     def extra_repr(self) -> str:
         """What ``print`` shows of the layer."""
-        mean = self.posterior.mean
-        shown = [*map(str, self._channels(mean, self.num_groups(mean))), f"kernel_size={self.kernel_size}"]
+        shown = [*map(str, self._channels()), f"kernel_size={self.kernel_size}"]
         shown += [f"{name}={getattr(self, name)}" for name in ("stride", "padding", "groups", "sampling")]
         return ", ".join(shown)
 
@@ -86,7 +99,7 @@ class _VariationalConvolution(VariationalLayer):
 class _Forward(_VariationalConvolution):
     """A plain convolution."""
 
-    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, **asked: Any) -> Tensor:  # noqa: ANN401
         """The convolution with a given weight and number of groups."""
         padding: Any = self.padding
         if self.padding_mode != "zeros":
@@ -95,18 +108,26 @@ class _Forward(_VariationalConvolution):
 
 
 class _Transposed(_VariationalConvolution):
-    """A transposed convolution."""
+    """A transposed convolution, which a call may ask for an output of a given size."""
 
-    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        """Apply the operation with a drawn weight, or with the mean."""
+        return self.run(input, output_size=output_size)
+
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, **asked: Any) -> Tensor:  # noqa: ANN401
         """The convolution with a given weight and number of groups."""
         run: Callable[..., Tensor] = _CONVOLVE_TRANSPOSED[self.rank]
-        return run(x, weight, bias, self.stride, self.padding, self.output_padding, groups, self.dilation)
+        padding_for: Callable[..., list[int]] = _ConvTransposeNd._output_padding
+        size = None if asked.get("output_size") is None else list(asked["output_size"])
+        edge = padding_for(self, x, size, self.stride, self.padding, self.kernel_size, self.rank, self.dilation)
+        return run(x, weight, bias, self.stride, self.padding, edge, groups, self.dilation)
 
     def _transposed_options(self) -> dict[str, Any]:
         return {"output_padding": self.output_padding}
 
-    def _channels(self, mean: Tensor, groups: int) -> tuple[int, int]:
-        return mean.shape[0], mean.shape[1] * groups
+    def _channels(self) -> tuple[int, int]:
+        mean = self.posterior.mean
+        return mean.shape[0], mean.shape[1] * self.num_groups(mean)
 
 
 class VariationalConv1d(_Forward):

@@ -1,7 +1,7 @@
 """What every variational layer shares: an operation that is linear in its weight, and a posterior over that weight."""
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,6 @@ from nestling.errors import ArgumentError
 
 Sampling = Literal["local", "shared", "each"]
 SAMPLINGS: tuple[Sampling, ...] = ("local", "shared", "each")
-VARIANCE_FLOOR = 1e-8
-"""Added to the variance of an activation before its root, so that the gradient is finite where it vanishes."""
 
 
 class VariationalLayer(nn.Module, ABC):
@@ -21,27 +19,30 @@ class VariationalLayer(nn.Module, ABC):
 
     ``sampling`` is ``"local"`` (noise on the activations: the local reparameterisation, right for each output on its
     own), ``"shared"`` (one weight for the whole batch) or ``"each"`` (a weight for each example). The last two are
-    joint samples over all outputs, as segmentation needs.
+    joint samples over all outputs, as segmentation needs. An input without a batch axis counts as one example.
     """
 
     bias: nn.Parameter | None
 
     def __init__(self, posterior: WeightPosterior, bias: nn.Parameter | None, sampling: Sampling = "local") -> None:
         super().__init__()
-        if sampling not in SAMPLINGS:
-            raise ArgumentError("sampling", repr(sampling), f"one of {', '.join(SAMPLINGS)}", "'local' trains best.")
+        check_sampling(sampling)
         self.posterior = posterior
         self.register_parameter("bias", bias)
         self.sampling = sampling
         self.noisy: bool | None = None
 
     @abstractmethod
-    def apply_weight(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The operation with a given weight."""
+    def apply_weight(self, x: Tensor, weight: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
+        """The operation with a given weight; ``asked`` is what a call may ask for beside its input."""
 
     @abstractmethod
-    def apply_each(self, x: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
+    def apply_each(self, x: Tensor, weights: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
         """The operation with a weight (batch, ...) for each example."""
+
+    @abstractmethod
+    def is_batch(self, x: Tensor) -> bool:
+        """Whether an input is a batch of at least one example, rather than an example by itself."""
 
     @abstractmethod
     def to_plain(self) -> nn.Module:
@@ -61,14 +62,37 @@ class VariationalLayer(nn.Module, ABC):
         """One weight for all examples: a draw, or the mean where nothing is drawn."""
         return self.posterior.sample() if self.draws else self.posterior.mean
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Apply the operation with a drawn weight, or with the mean."""
+        return self.run(input)
+
+    def run(self, x: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
+        """What ``forward`` does, with what the call asked for."""
         if not self.draws:
-            return self.apply_weight(x, self.posterior.mean, self.bias)
-        if self.sampling == "shared":
-            return self.apply_weight(x, self.posterior.sample(), self.bias)
-        if self.sampling == "each":
-            return self.apply_each(x, self.posterior.sample((x.shape[0],)), self.bias)
-        mean = self.apply_weight(x, self.posterior.mean, self.bias)
-        variance = self.apply_weight(x.square(), self.posterior.variance(), None)
-        return mean + torch.sqrt(variance + VARIANCE_FLOOR) * normal_noise(mean)
+            return self.apply_weight(x, self.posterior.mean, self.bias, **asked)
+        if self.sampling == "local":
+            mean = self.apply_weight(x, self.posterior.mean, self.bias, **asked)
+            variance = self.apply_weight(x.square(), self.posterior.variance(), None, **asked)
+            return mean + _root(variance) * normal_noise(mean)
+        if self.sampling == "each" and self.is_batch(x):
+            return self.apply_each(x, self.posterior.sample((x.shape[0],)), self.bias, **asked)
+        return self.apply_weight(x, self.posterior.sample(), self.bias, **asked)
+
+
+def _root(variance: Tensor) -> Tensor:
+    """The root of an activation's variance, with zero gradient where it vanishes.
+
+    It stops at the square of the precision: finite in half precision too, and nothing beside activations of size one.
+    """
+    return variance.clamp_min(torch.finfo(variance.dtype).eps ** 2).sqrt()
+
+
+def as_parameter(mean: Tensor) -> nn.Parameter:
+    """A mean as the weight of a plain layer: itself if it is a parameter, so that freezing and optimisers go along."""
+    return mean if isinstance(mean, nn.Parameter) else nn.Parameter(mean.detach(), requires_grad=mean.requires_grad)
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Refuse a way of drawing weights that there is not."""
+    if sampling not in SAMPLINGS:
+        raise ArgumentError("sampling", repr(sampling), f"one of {', '.join(SAMPLINGS)}", "'local' trains best.")

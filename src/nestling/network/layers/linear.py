@@ -1,13 +1,14 @@
 """The variational linear layer."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nestling.distributions.weights import WeightPosterior
-from nestling.network.layers.layer import Sampling, VariationalLayer
+from nestling.network.layers.layer import Sampling, VariationalLayer, as_parameter
 
 
 class VariationalLinear(VariationalLayer):
@@ -18,11 +19,25 @@ class VariationalLinear(VariationalLayer):
         """The variational form of a linear layer, with its bias."""
         return cls(posterior, plain.bias, sampling)
 
-    def apply_weight(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    @property
+    def in_features(self) -> int:
+        """The features that the weight, cut or whole, reads."""
+        return self.posterior.mean.shape[1]
+
+    @property
+    def out_features(self) -> int:
+        """The features that the weight, cut or whole, gives."""
+        return self.posterior.mean.shape[0]
+
+    def is_batch(self, x: Tensor) -> bool:
+        """Whether there is an axis before the features."""
+        return x.ndim > 1
+
+    def apply_weight(self, x: Tensor, weight: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
         """The operation with a given weight."""
         return F.linear(x, weight, bias)
 
-    def apply_each(self, x: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
+    def apply_each(self, x: Tensor, weights: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
         """The operation with a weight for each example."""
         y = torch.einsum("b...i,boi->b...o", x, weights)
         return y if bias is None else y + bias
@@ -32,12 +47,11 @@ class VariationalLinear(VariationalLayer):
         mean = self.posterior.mean
         size = {"device": mean.device, "dtype": mean.dtype}
         make: Callable[..., nn.Linear] = nn.utils.skip_init
-        plain = make(nn.Linear, mean.shape[1], mean.shape[0], bias=self.bias is not None, **size)
-        plain.weight = nn.Parameter(mean.detach())
+        plain = make(nn.Linear, self.in_features, self.out_features, bias=self.bias is not None, **size)
+        plain.weight = as_parameter(mean)
         plain.register_parameter("bias", self.bias)
         return plain
 
     def extra_repr(self) -> str:
         """What ``print`` shows of the layer."""
-        out_features, in_features = self.posterior.mean.shape
-        return f"in_features={in_features}, out_features={out_features}, sampling={self.sampling!r}"
+        return f"in_features={self.in_features}, out_features={self.out_features}, sampling={self.sampling!r}"

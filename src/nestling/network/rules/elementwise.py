@@ -1,6 +1,5 @@
 """Rules of operations that work element by element."""
 
-from nestling.network.labels import Ids
 from nestling.network.trace import Call, Result
 from nestling.network.values import Factor, Value
 
@@ -60,55 +59,56 @@ def glu(call: Call) -> Result:
 def aligned(call: Call, tensors: list[Value], *, stream: bool = False) -> Value:
     """Unite the factors of tensors that are broadcast together and give the output's."""
     shape = call.shape
-    kept: list[Factor] = []
-    for value in tensors:
-        offset = len(shape) - len(value.shape)
-        shifted = value.moved({axis: axis + offset for axis in range(len(value.shape))}, shape)
-        for factor in shifted.factors:
-            _merge(call, kept, factor, stream)
-    for factor in list(kept):
-        if any(_fixed(value, axis, shape) for value in tensors for axis in factor.axes):
-            call.freeze(factor.ids, "meets an axis of fixed size")
-            kept.remove(factor)
-    return call.output(kept, shape)
+    kept: dict[tuple[int, ...], Factor] = {}
+    for value in _agreeing(call, [_widened(value, len(shape)) for value in tensors]):
+        for factor in value.factors:
+            first = kept.setdefault(factor.axes, factor)
+            call.labels.unite(first.ids, factor.ids, stream=stream)
+    return call.output(list(kept.values()), shape)
 
 
-def _merge(call: Call, kept: list[Factor], factor: Factor, stream: bool) -> None:
-    """Take a factor in: united with one over the same axes, cut down to the shared axis of one over others."""
-    meeting = [other for other in kept if set(other.axes) & set(factor.axes)]
-    if not meeting:
-        kept.append(factor)
-    elif len(meeting) == 1 and meeting[0].axes == factor.axes:
-        call.labels.unite(meeting[0].ids, factor.ids, stream=stream)
-    else:
-        for other in meeting:
-            kept.remove(other)
-        kept.append(_common(call, [*meeting, factor]))
+def _widened(value: Value, ndim: int) -> Value:
+    """The value with axes of size one in front."""
+    offset = ndim - len(value.shape)
+    return value.moved({axis: axis + offset for axis in range(len(value.shape))}, (1,) * offset + value.shape)
 
 
-def _common(call: Call, factors: list[Factor]) -> Factor:
-    """One factor over the axis that all of them share; where they share none, all are frozen together."""
-    shared = set.intersection(*(set(factor.axes) for factor in factors))
-    if not shared:
-        for factor in factors:
-            call.freeze(factor.ids, "mixes axes that were split in different ways")
-        return factors[0]
-    axis = min(shared)
-    lines = [_line(call, factor, axis) for factor in factors]
-    for line in lines[1:]:
-        call.labels.unite(lines[0], line)
-    return Factor((axis,), lines[0])
+def _agreeing(call: Call, values: list[Value]) -> list[Value]:
+    """The values once every axis is labelled in all that extend over it, split off with the same axes, or in none."""
+    while (found := _disagreement(values)) is not None:
+        index, axis = found
+        values[index] = call.settle(values[index], axis, "meets an axis of fixed size")
+    return values
 
 
-def _line(call: Call, factor: Factor, axis: int) -> Ids:
-    sizes = dict(zip(factor.axes, factor.ids.shape, strict=True))
-    shape = tuple(sizes.get(a, 1) for a in range(max(factor.axes) + 1))
-    ids = call.along(Value(shape, (factor,)), axis)
-    assert ids is not None
-    return ids
+def _disagreement(values: list[Value]) -> tuple[int, int] | None:
+    """A value, by its index, and an axis of it that must keep its size because of another value."""
+    for index, value in enumerate(values):
+        for factor in value.factors:
+            for other in values:
+                axis = _given_up(factor, other)
+                if axis is not None:
+                    return index, axis
+    return None
 
 
-def _fixed(value: Value, axis: int, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor has the full, unlabelled extent along an axis of the output."""
-    own = axis - (len(shape) - len(value.shape))
-    return own >= 0 and value.shape[own] > 1 and value.factor(own) is None
+def _given_up(factor: Factor, other: Value) -> int | None:
+    """The axis along which a factor can't be cut beside another value, which has it fixed or split off otherwise.
+
+    Of two that were split in different ways the axis they share is cut, unless it is the last: that is the inside of
+    a head, as with rotations by position, and the heads are cut.
+    """
+    last = len(other.shape) - 1
+    for axis in factor.axes:
+        theirs = other.factor(axis)
+        if theirs is None:
+            if other.shape[axis] > 1:
+                return axis
+        elif theirs.axes != factor.axes:
+            shared = [a for a in factor.axes if a in theirs.axes]
+            if shared == [last]:
+                return last
+            alone = [a for a in factor.axes if a not in shared]
+            if alone:
+                return alone[-1]
+    return None

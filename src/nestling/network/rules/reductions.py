@@ -1,5 +1,6 @@
 """Rules of operations that summarise, normalise or resample along axes: reductions, softmax, pooling, interpolation."""
 
+from nestling.network.rules.patterns import is_norm
 from nestling.network.trace import Call, Result
 from nestling.network.values import Factor, Value
 
@@ -26,6 +27,8 @@ def reduce(call: Call) -> Result:
         call.freeze_all("is an operation without a rule")
         return call.unknown()
     axes = call.axes(name, ndim) if name else list(range(ndim))
+    if call.name == "mean" and is_norm(call.node):
+        value = _counted_anew(call, value, axes)
     for axis in axes:
         value = call.settle(value, axis, "summarises over the axis")
     kept = bool(call.arguments.get("keepdim", False))
@@ -56,6 +59,16 @@ def pool(call: Call) -> Result:
         if axis >= len(value.shape) - _num_spatial(call.name):
             value = call.settle(value, axis, "resamples the axis")
     return _outputs(call, list(value.factors))
+
+
+def _counted_anew(call: Call, value: Value, axes: list[int]) -> Value:
+    """A norm written out takes its statistics over what is left of an axis, as torch's own norms do."""
+    for axis in axes:
+        factor = value.factor(axis)
+        if factor is not None and len(factor.axes) == 1:
+            call.labels.mark(factor.ids, "inexact")
+            value = value.without(factor)
+    return value
 
 
 def _num_spatial(name: str) -> int:

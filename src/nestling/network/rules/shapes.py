@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 import numpy as np
+from torch import fx
 
+from nestling.network.graph import hint, shape_of
 from nestling.network.trace import Call, Result, rows_along
 from nestling.network.values import Factor, Value, simplified
 
@@ -33,10 +35,12 @@ def transpose(call: Call) -> Result:
 
 
 def matrix_transpose(call: Call) -> Result:
-    """The last two axes swapped (``t``, ``mT``)."""
+    """The last two axes swapped (``t``, ``mT``), or all in the opposite order (``numpy_T``)."""
     value = call.value("self")
     order = list(range(len(value.shape)))
-    if len(order) > 1:
+    if call.name == "numpy_T":
+        order.reverse()
+    elif len(order) > 1:
         order[-2:] = order[:-3:-1]
     return _permuted(call, value, order)
 
@@ -58,13 +62,15 @@ def squeeze_or_unsqueeze(call: Call) -> Result:
 
 
 def expand(call: Call) -> Result:
-    """Axes of size one grow; labelled ones keep their size."""
-    value = call.value("self")
+    """Axes of size one grow, to those of another tensor with its labels; labelled ones keep their size."""
+    value, other = call.value("self"), call.optional("other")
     offset = len(call.shape) - len(value.shape)
     result = value.moved({axis: axis + offset for axis in range(len(value.shape))}, call.shape)
     for factor in result.factors:
         call.sizes("size", factor)
-    return call.output(result.factors)
+    grown = [axis for axis in range(len(call.shape)) if axis < offset or value.shape[axis - offset] < call.shape[axis]]
+    taken = [] if other is None else [call.single(other, axis) for axis in grown]
+    return call.output([*result.factors, *taken])
 
 
 def reshape(call: Call) -> Result:
@@ -132,17 +138,12 @@ def chunk(call: Call) -> Result:
     value = call.value("self")
     axis = call.axis("dim", len(value.shape))
     pieces = _pieces(call, value, axis, [shape[axis] for shape in call.shapes()])
-    lines = [piece.factor(axis) for piece in pieces]
-    for line in lines[1:]:
-        if line is not None and lines[0] is not None and line.ids.shape == lines[0].ids.shape:
-            call.labels.unite(lines[0].ids, line.ids)
-        else:
-            call.freeze_all("splits the axis unevenly")
+    _stay_equal(call, pieces, axis)
     return pieces
 
 
 def split(call: Call) -> Result:
-    """Parts of stated sizes, each of which shrinks on its own."""
+    """Parts of stated sizes, each of which shrinks on its own; of one size, all of which shrink together."""
     value = call.value("self")
     axis = call.axis("dim", len(value.shape))
     sizes = [shape[axis] for shape in call.shapes()]
@@ -153,8 +154,12 @@ def split(call: Call) -> Result:
             factor = piece.factor(axis)
             call.size((name, position), None if factor is None else rows_along(factor, axis))
     elif value.factor(axis) is not None:
-        call.freeze_all("splits the axis by a fixed size")
-        return tuple(call.output([f for f in p.factors if axis not in f.axes], p.shape) for p in pieces)
+        if call.name == "tensor_split" or len(set(sizes)) > 1:
+            call.freeze_all("splits the axis by a fixed size")
+            return tuple(call.output([f for f in p.factors if axis not in f.axes], p.shape) for p in pieces)
+        _stay_equal(call, pieces, axis)
+        factor = pieces[0].factor(axis)
+        call.size(("split_size",), None if factor is None else rows_along(factor, axis))
     return pieces
 
 
@@ -173,11 +178,14 @@ def select(call: Call) -> Result:
 
 
 def slice_(call: Call) -> Result:
-    """A range of an axis: the whole of it changes nothing, a part of a labelled one is frozen."""
+    """A range of an axis: the whole changes nothing, ranges that share it out are a split, any other part is frozen."""
     value = call.value("self")
     axis = call.axis("dim", len(value.shape))
     if call.shape[axis] == value.shape[axis]:
         return call.passed(value)
+    factor, own = value.factor(axis), _range(call.node, axis, value)
+    if factor is not None and len(factor.axes) == 1 and own is not None and _shared_out(call.node, axis, value):
+        return _part(call, value, factor, *own)
     return call.output(call.settle(value, axis, "takes a fixed part of the axis").factors)
 
 
@@ -187,12 +195,23 @@ def narrow(call: Call) -> Result:
 
 
 def pad(call: Call) -> Result:
-    """New elements at the ends of the last axes, which must be free of labels."""
+    """New elements at the ends of the last axes. Those beside a labelled axis are a fixed number of zeros."""
     value = call.value("self")
+    constant = call.name == "constant_pad_nd" or call.arguments.get("mode") == "constant"
+    amounts = call.numbers("pad" if "pad" in call.arguments else "padding")
+    factors: list[Factor | None] = []
     for axis in range(len(value.shape)):
-        if call.shape[axis] != value.shape[axis]:
+        before, after = _padding(amounts, len(value.shape) - 1 - axis)
+        factor = value.factor(axis)
+        if factor is None or not (before or after):
+            continue
+        if constant and len(factor.axes) == 1 and before >= 0 and after >= 0:
+            parts = [_fixed_part(call, before), factor.ids, _fixed_part(call, after)]
+            factors.append(Factor((axis,), np.concatenate(parts)))
+            value = value.without(factor)
+        else:
             value = call.settle(value, axis, "pads the axis")
-    return call.output(value.factors)
+    return call.output([*value.factors, *factors])
 
 
 def repeat(call: Call) -> Result:
@@ -273,6 +292,12 @@ def _laid_out(value: Value, factor: Factor, run: tuple[int, ...], shape: tuple[i
     return full.reshape(shape)
 
 
+def _padding(amounts: list[int], from_the_end: int) -> tuple[int, int]:
+    """What is added before and after an axis; the amounts are those of the last axis first."""
+    before, after = (2 * from_the_end, 2 * from_the_end + 1)
+    return (amounts[before], amounts[after]) if after < len(amounts) else (0, 0)
+
+
 def _fixed_part(call: Call, size: int) -> np.ndarray:
     ids = call.labels.new(size)
     call.freeze(ids, "joins it with a part of fixed size")
@@ -293,6 +318,60 @@ def _pieces(call: Call, value: Value, axis: int, sizes: list[int]) -> tuple[Valu
         pieces.append(call.output(part, shape))
         start += size
     return tuple(pieces)
+
+
+def _shared_out(node: fx.Node, axis: int, value: Value) -> bool:
+    """Whether the slices of one tensor, of which ``node`` is one, are the whole of an axis, each element once."""
+    source = node.all_input_nodes[0]
+    while _is_whole(source):
+        source = source.all_input_nodes[0]
+    ranges = sorted({found for user in _readers(source) if (found := _range(user, axis, value)) is not None})
+    ends = [0, *(end for _, end in ranges)]
+    return [start for start, _ in ranges] == ends[:-1] and ends[-1] == value.shape[axis]
+
+
+def _readers(node: fx.Node) -> Iterator[fx.Node]:
+    """The nodes that use a tensor, by itself or as a slice that is the whole of it."""
+    for user in node.users:
+        if _is_whole(user):
+            yield from _readers(user)
+        else:
+            yield user
+
+
+def _is_whole(node: fx.Node) -> bool:
+    return str(node.target) == "aten.slice.Tensor" and shape_of(node) == shape_of(node.all_input_nodes[0])
+
+
+def _range(node: fx.Node, axis: int, value: Value) -> tuple[int, int] | None:
+    """Start and end of what a node takes of an axis, if it is a slice of several elements without gaps."""
+    if str(node.target) != "aten.slice.Tensor" or not node.users:
+        return None
+    given = [hint(argument) for argument in node.args[1:]]
+    dim, start, end, step = given + [0, None, None, 1][len(given) :]
+    if dim % len(value.shape) != axis or step != 1 or min(start or 0, end or 0) < 0:
+        return None
+    first, after, _ = slice(start, end).indices(value.shape[axis])
+    return (first, after) if after - first > 1 else None
+
+
+def _part(call: Call, value: Value, factor: Factor, start: int, end: int) -> Value:
+    """One of the ranges that an axis is shared out in; where it starts and ends depends on what is left before it."""
+    if start:
+        call.size(("start",), factor.ids[:start])
+    if end < len(factor.ids):
+        call.size(("end",), factor.ids[:end])
+    return call.output([*value.without(factor).factors, Factor(factor.axes, factor.ids[start:end])])
+
+
+def _stay_equal(call: Call, pieces: tuple[Value, ...], axis: int) -> None:
+    """Unite equal parts of an axis position by position; unequal ones are frozen."""
+    first, *others = [piece.factor(axis) for piece in pieces]
+    for other in others:
+        if first is not None and other is not None and first.ids.shape == other.ids.shape:
+            call.labels.unite(first.ids, other.ids)
+        else:
+            call.freeze_all("splits the axis unevenly")
 
 
 def _selected(call: Call, value: Value, axis: int, index: int) -> Value:

@@ -1,0 +1,59 @@
+"""``recalibrate``: collects the statistics of batch norms at a cut, which the nested network remembers for it."""
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from nestling.errors import ArgumentError
+from nestling.network.cut import Cut, make_cut
+from nestling.network.modes import in_mode
+from nestling.network.nested import Nested
+
+
+def recalibrate(
+    nested: Nested, loader: Iterable[Any], cut: float | Mapping[str, int] | Cut, *, num_batches: int | None = None
+) -> None:
+    """Average the batch statistics of every batch norm over the loader, at a cut and with the weights at their means.
+
+    ``loader`` gives inputs, or pairs whose first element they are; all of it is used unless ``num_batches`` says how
+    much. From then on the network uses these statistics at that cut, in eval mode and when it is extracted; those of
+    other cuts are left as they are.
+    """
+    wanted = make_cut(nested.groups, cut)
+    norms = {path: part for path, part in nested.module.named_modules() if _tracks(part)}
+    totals: dict[str, Tensor] = {}
+    count = 0
+    with torch.no_grad(), in_mode(nested, training=False):
+        for norm in norms.values():
+            norm.training = True
+        for batch in islice(loader, num_batches):
+            for name, value in _batch_statistics(nested, wanted, norms, batch).items():
+                totals[name] = totals[name] + value if name in totals else value
+            count += 1
+    if not count:
+        raise ArgumentError("loader", "no batch", "at least one batch", "Pass a loader that is not used up.")
+    nested.statistics[wanted] = {name: total / count for name, total in totals.items()}
+
+
+def _tracks(part: nn.Module) -> bool:
+    return isinstance(part, _BatchNorm) and part.running_mean is not None
+
+
+def _batch_statistics(nested: Nested, cut: Cut, norms: Mapping[str, nn.Module], batch: Any) -> dict[str, Tensor]:  # noqa: ANN401
+    """Mean and variance of one batch in every norm, read off running buffers that started at zero."""
+    tensors = nested.tensors()
+    smaller = nested.tensors_at(cut)
+    fresh: dict[str, Tensor] = {}
+    weight: dict[str, float] = {}
+    for path, norm in norms.items():
+        for key in ("running_mean", "running_var", "num_batches_tracked"):
+            name = f"{path}.{key}" if path else key
+            fresh[name] = torch.zeros_like(smaller.get(name, tensors[name]))
+            weight[name] = 1.0 if norm.momentum is None else float(norm.momentum)  # type: ignore[arg-type]
+    inputs = batch[0] if isinstance(batch, tuple | list) else batch
+    nested.run(cut, smaller | fresh, inputs.to(next(iter(fresh.values()), inputs).device))
+    return {name: value / weight[name] for name, value in fresh.items() if value.is_floating_point()}

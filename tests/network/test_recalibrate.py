@@ -1,0 +1,109 @@
+"""Statistics of batch norms at a cut, against those of the extracted network run by hand."""
+
+import pytest
+import torch
+from torch import nn
+
+import nestling as nl
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    first = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.5)]
+    second = [nn.Conv2d(8, 6, 3), nn.BatchNorm2d(6, momentum=None), nn.ReLU()]
+    return nn.Sequential(*first, *second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4)).double()
+
+
+@pytest.fixture
+def batches():
+    generator = torch.Generator().manual_seed(1)
+    return [2 + 3 * torch.randn(5, 3, 8, 8, dtype=torch.float64, generator=generator) for _ in range(3)]
+
+
+def by_hand(small, batches):
+    """Mean over the batches of each norm's batch statistics, everything else in eval mode."""
+    small = small.eval()
+    seen = {1: [], 5: []}
+    for x in batches:
+        for number, layer in enumerate(small):
+            if isinstance(layer, nn.BatchNorm2d):
+                seen[number].append((x.mean((0, 2, 3)), x.var((0, 2, 3))))
+                x = nn.functional.batch_norm(x, None, None, layer.weight, layer.bias, training=True, eps=layer.eps)
+            else:
+                x = layer(x)
+    return {number: [torch.stack(kind).mean(0) for kind in zip(*pairs, strict=True)] for number, pairs in seen.items()}
+
+
+@pytest.mark.parametrize("weights", [None, "gaussian"])
+def test_statistics_are_the_mean_over_batches(network, batches, weights):
+    nested = nl.nest(network, batches[0], weights=weights, num_always=1)
+    expected = by_hand(nl.extract(nested, 0.5), batches)
+    nl.recalibrate(nested, [(x, None) for x in batches], 0.5)
+    small = nl.extract(nested, 0.5)
+    for number, (mean, var) in expected.items():
+        torch.testing.assert_close(small[number].running_mean, mean)
+        torch.testing.assert_close(small[number].running_var, var)
+
+
+def test_only_that_cut_is_changed_and_only_in_eval_mode(network, batches):
+    nested = nl.nest(network, batches[0], weights=None, num_always=1).eval()
+    before = {name: tensor.clone() for name, tensor in nested.state_dict().items()}
+    outputs = {cut: run(nested, cut, batches[0]) for cut in (0.5, 0.75, 1.0)}
+    nl.recalibrate(nested, batches, 0.5)
+    assert all(torch.equal(before[name], tensor) for name, tensor in nested.state_dict().items())
+    assert not torch.allclose(outputs[0.5], run(nested, 0.5, batches[0]))
+    assert torch.equal(outputs[0.75], run(nested, 0.75, batches[0]))
+    assert torch.equal(outputs[1.0], run(nested, 1.0, batches[0]))
+    assert not any(part.training for part in nested.modules())
+
+
+def test_number_of_batches(network, batches):
+    nested = nl.nest(network, batches[0], weights=None, num_always=1)
+    expected = by_hand(nl.extract(nested, 0.5), batches[:2])
+    nl.recalibrate(nested, iter(batches), 0.5, num_batches=2)
+    torch.testing.assert_close(nl.extract(nested, 0.5)[1].running_mean, expected[1][0])
+
+
+def test_empty_loader_is_refused(network, batches):
+    nested = nl.nest(network, batches[0], weights=None)
+    with pytest.raises(nl.ArgumentError, match="loader: got no batch"):
+        nl.recalibrate(nested, [], 0.5)
+    assert not nested.statistics
+
+
+class Attention(nn.Module):
+    """A batch norm beside attention, whose code has sizes of its own, so that the graph runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm, self.drop = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)
+        self.qkv, self.out, self.head = nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.drop(self.norm(self.stem(x).transpose(1, 2)).transpose(1, 2))
+        q, k, v = self.qkv(x).reshape(x.shape[0], 5, 3, 4, 2).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape[0], 5, 8)
+        return self.head(self.out(y).mean(1))
+
+
+def test_network_that_runs_as_a_graph():
+    torch.manual_seed(0)
+    network = Attention().double()
+    batches = [1 + torch.randn(7, 5, 6, dtype=torch.float64) for _ in range(3)]
+    nested = nl.nest(network, batches[0], weights=None, num_always=1, kinds=("head", "neuron"), where="all").eval()
+    assert {group.name for group in nested.groups.free} == {"stem", "qkv", "out"}
+    cut = {"stem": 4, "qkv": 2}
+    nl.recalibrate(nested, batches, cut)
+    small = nl.extract(nested, cut)
+    hidden = [nn.functional.linear(x, network.stem.weight[:4], network.stem.bias[:4]).flatten(0, 1) for x in batches]
+    torch.testing.assert_close(small.norm.running_mean, torch.stack([h.mean(0) for h in hidden]).mean(0))
+    torch.testing.assert_close(small.norm.running_var, torch.stack([h.var(0) for h in hidden]).mean(0))
+    for size in (7, 3, 1):
+        torch.testing.assert_close(run(nested, cut, batches[0][:size]), small(batches[0][:size]))
+
+
+@torch.no_grad()
+def run(nested, cut, x):
+    with nested.at(cut):
+        return nested(x)
