@@ -424,3 +424,21 @@ class SquaresWrittenOut(nn.Module):
     def forward(self, x):
         x = self.stem(x)
         return self.head(x + self.down(F.silu(self.up(self.norm(x)))))
+
+
+@network(image(), channels=Size(5, "conv.weight"), inner=Size(4, "squeeze.weight"), places=Size(3, "near.weight"))
+class ExpandedGates(nn.Module):
+    """A gate for each channel and one for each place, both grown to the size of what they multiply."""
+
+    def __init__(self, channels, inner, places):
+        super().__init__()
+        self.conv = nn.Conv2d(3, channels, 3)
+        self.squeeze, self.excite = nn.Linear(channels, inner), nn.Linear(inner, channels)
+        self.near, self.place = nn.Conv2d(channels, places, 1), nn.Conv2d(places, 1, 1)
+        self.weight = nn.Parameter(torch.zeros(CLASSES, channels))
+
+    def forward(self, x):
+        x = F.relu(self.conv(x))
+        gate = self.excite(F.relu(self.squeeze(pooled(x))))[:, :, None, None].expand_as(x)
+        place = self.place(F.relu(self.near(x))).expand_as(x)
+        return pooled(x * torch.sigmoid(gate + place)) @ self.weight.T

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from nestling.network.graph import shape_of
 from nestling.network.trace import Trace
 from nestling.network.values import Value
 
@@ -28,9 +29,9 @@ def find_branches(found: Trace) -> list[Branch]:
 
 def stages(branches: list[Branch]) -> list[list[Branch]]:
     """The branches by the shape of the stream they add to."""
-    by_shape: dict[tuple[int, ...], list[Branch]] = {}
+    by_shape: dict[tuple[int, ...] | None, list[Branch]] = {}
     for branch in branches:
-        by_shape.setdefault(tuple(branch.add.meta["val"].shape), []).append(branch)
+        by_shape.setdefault(shape_of(branch.add), []).append(branch)
     return list(by_shape.values())
 
 
@@ -48,7 +49,7 @@ def _branch(found: Trace, nodes: list[fx.Node], node: fx.Node) -> Branch | None:
 
 def _fits(found: Trace, side: fx.Node, add: fx.Node) -> bool:
     value = found.values[side]
-    return isinstance(value, Value) and value.from_input and value.shape == tuple(add.meta["val"].shape)
+    return isinstance(value, Value) and value.from_input and value.shape == shape_of(add)
 
 
 def _dropped(found: Trace, before: list[fx.Node], add: fx.Node, side: fx.Node, skip: fx.Node) -> Branch:

@@ -77,7 +77,7 @@ def nest(
     return nested
 
 
-def _check_module(module: nn.Module) -> None:
+def _check_module(module: object) -> None:
     """Refuse what is not a module, and weights that are not there or not finite; a buffer may hold an infinite mask."""
     if not isinstance(module, nn.Module):
         given = f"a {type(module).__name__}"
