@@ -11,9 +11,7 @@ from layouts import taken, tries
 from oracle import assert_same, check_cut, gradients_agree, hand_built, outputs, randomise, survivors
 from zoo import BY_NAME, CASES
 
-nestling = pytest.importorskip("nestling")
-if "nest" not in vars(nestling) or "extract" not in vars(nestling):
-    pytest.skip("nestling.nest is not there yet", allow_module_level=True)
+import nestling
 
 pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes self.recurrent")
 

@@ -5,7 +5,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from nestling.arguments import count, positive_number
+from nestling.arguments import count
+from nestling.distributions.temperature import Tempered
 
 
 class Gate(nn.Module, ABC):
@@ -42,18 +43,9 @@ class Gate(nn.Module, ABC):
         return f"num_units={self.num_units}"
 
 
-class RelaxedGate(Gate, ABC):
+class RelaxedGate(Tempered, Gate, ABC):
     """A gate that keeps or drops each unit, relaxed at a ``temperature`` while it is trained."""
 
     def __init__(self, num_units: int, temperature: float) -> None:
         super().__init__(num_units)
         self.temperature = temperature
-
-    @property
-    def temperature(self) -> float:
-        """Temperature of the relaxed multipliers; assign to anneal it."""
-        return self._temperature
-
-    @temperature.setter
-    def temperature(self, value: float) -> None:
-        self._temperature = positive_number("temperature", value)

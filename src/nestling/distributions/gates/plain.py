@@ -13,54 +13,42 @@ from nestling.distributions.noise import logistic_noise, normal_noise, uniform_n
 from nestling.errors import RangeError
 
 
-class BernoulliGate(Gate):
-    """z = m / (1 - p), m ~ Bernoulli(1 - p) with ``drop_prob`` p (erratum E28): ordinary dropout."""
+class _FixedGate(Gate):
+    """A gate with mean one whose ``drop_prob`` p is given, so that nothing is learned and every unit is kept."""
 
     def __init__(self, num_units: int, drop_prob: float = 0.5) -> None:
         super().__init__(num_units)
         self.drop_prob = _drop_prob(drop_prob)
+
+    def expectation(self, features: Tensor) -> Tensor:
+        """Ones (num_units,)."""
+        return features.new_ones(self.num_units)
+
+    def kl(self) -> Tensor:
+        """Zero: nothing is learned."""
+        return torch.zeros(())
+
+    def keep(self, threshold: float | None = None) -> Tensor:
+        """Every unit, at any threshold."""
+        return torch.ones(self.num_units, dtype=torch.bool)
+
+
+class BernoulliGate(_FixedGate):
+    """z = m / (1 - p), m ~ Bernoulli(1 - p) with ``drop_prob`` p (erratum E28): ordinary dropout."""
 
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Multipliers (batch, num_units), 0 or 1 / (1 - p)."""
         unit_features(features, self.num_units)
         return (uniform_noise(features, generator) >= self.drop_prob).to(features.dtype) / (1 - self.drop_prob)
 
-    def expectation(self, features: Tensor) -> Tensor:
-        """Ones (num_units,)."""
-        return features.new_ones(self.num_units)
 
-    def kl(self) -> Tensor:
-        """Zero: nothing is learned."""
-        return torch.zeros(())
-
-    def keep(self, threshold: float | None = None) -> Tensor:
-        """Every unit, at any threshold."""
-        return torch.ones(self.num_units, dtype=torch.bool)
-
-
-class GaussianDropoutGate(Gate):
+class GaussianDropoutGate(_FixedGate):
     """z ~ N(1, p / (1 - p)): the Gaussian noise with the variance of dropout at ``drop_prob`` p."""
-
-    def __init__(self, num_units: int, drop_prob: float = 0.5) -> None:
-        super().__init__(num_units)
-        self.drop_prob = _drop_prob(drop_prob)
 
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Multipliers (batch, num_units)."""
         unit_features(features, self.num_units)
         return 1 + math.sqrt(self.drop_prob / (1 - self.drop_prob)) * normal_noise(features, generator)
-
-    def expectation(self, features: Tensor) -> Tensor:
-        """Ones (num_units,)."""
-        return features.new_ones(self.num_units)
-
-    def kl(self) -> Tensor:
-        """Zero: nothing is learned."""
-        return torch.zeros(())
-
-    def keep(self, threshold: float | None = None) -> Tensor:
-        """Every unit, at any threshold."""
-        return torch.ones(self.num_units, dtype=torch.bool)
 
 
 class ConcreteGate(RelaxedGate):

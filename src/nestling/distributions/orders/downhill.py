@@ -6,14 +6,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nestling.arguments import last_size, positive_number, real_tensor
+from nestling.arguments import last_size, real_tensor
 from nestling.distributions.holding import hold
 from nestling.distributions.noise import gumbel_noise
 from nestling.distributions.orders.chain import chain_length, chain_log_probs
 from nestling.distributions.orders.order import Order, masks_from_steps
+from nestling.distributions.temperature import Tempered
 
 
-class Downhill(Order):
+class Downhill(Tempered, Order):
     """A chain of keep probabilities sigmoid(``logits``) whose mask can be relaxed at a ``temperature`` (BN3 section 2).
 
     ``logits`` (..., K - num_always) has one entry for each block that can be cut; a Parameter is learned. The relaxed
@@ -27,15 +28,6 @@ class Downhill(Order):
         super().__init__(chain_length("logits", logits, num_always), num_always)
         hold(self, "logits", logits)
         self.temperature = temperature
-
-    @property
-    def temperature(self) -> float:
-        """Temperature of the relaxed masks; assign to anneal it."""
-        return self._temperature
-
-    @temperature.setter
-    def temperature(self, value: float) -> None:
-        self._temperature = positive_number("temperature", value)
 
     def log_probs(self) -> Tensor:
         """Log-probabilities (..., S) of the widths."""

@@ -1,0 +1,18 @@
+"""The temperature of a relaxed distribution."""
+
+from nestling.arguments import positive_number
+
+
+class Tempered:
+    """Has a ``temperature`` that is checked when it is assigned, so that it can be annealed."""
+
+    _temperature: float
+
+    @property
+    def temperature(self) -> float:
+        """Temperature of what is drawn relaxed: cold draws are nearly whole, hot ones nearly constant."""
+        return self._temperature
+
+    @temperature.setter
+    def temperature(self, value: float) -> None:
+        self._temperature = positive_number("temperature", value)
