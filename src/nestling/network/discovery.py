@@ -5,6 +5,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from io import StringIO
 from typing import Any
@@ -76,7 +77,7 @@ class _Search:
         found = trace(self._export(dynamic=False), self.rules)
         self.has_layers = bool(self._layers(found))
         groups = self.choice.apply(self._groups(found), self.names)
-        return self._checked(groups, ModuleRunner(self.module))
+        return self._checked(groups, ModuleRunner(self.module), ModuleRunner(deepcopy(self.module)))
 
     def by_graph(self, own: _Found) -> _Found | None:
         """The same with the exported graph, if it computes what the module does."""
@@ -87,7 +88,7 @@ class _Search:
         layers = self._layers(found)
         groups = self.choice.apply(find_groups(found) + layer_groups(layers), self.names)
         runner = GraphRunner(self.module, found, groups, {b.add.name: b for branches in layers for b in branches})
-        result = self._checked(groups, runner)
+        result = self._checked(groups, runner, runner)
         return result if result.check.agrees_with(own.check) else None
 
     def settled(self, found: _Found) -> tuple[Groups, Runner]:
@@ -95,7 +96,7 @@ class _Search:
         while not found.sound:
             faults = found.check.faults() or dict.fromkeys((g.name for g in found.groups.free), TOGETHER)
             frozen = [replace(g, frozen_because=faults[g.name]) if g.name in faults else g for g in found.groups]
-            found = self._checked(Groups(frozen), found.runner)
+            found = self._checked(Groups(frozen), found.runner, found.check.runner)
         return found.groups, found.runner
 
     def _groups(self, found: Trace) -> list[Group]:
@@ -115,8 +116,9 @@ class _Search:
         lists = stages(branches) if self.choice.layers == "stage" else [branches]
         return [branches for branches in lists if len(branches) > 1]
 
-    def _checked(self, groups: Groups, runner: Runner) -> _Found:
-        check = CutCheck(runner, groups, self.args, self.kwargs)
+    def _checked(self, groups: Groups, runner: Runner, scratch: Runner) -> _Found:
+        """Checked on a scratch copy: code that remembers what it computed must not remember disturbed weights."""
+        check = CutCheck(scratch, groups, self.args, self.kwargs)
         return _Found(groups, runner, check, check.sound())
 
     def _export(self, *, dynamic: bool) -> Graph:

@@ -1,8 +1,10 @@
 """The ATen graph of a module, with the name of the parameter or buffer behind each of its inputs."""
 
+import inspect
+import operator
 import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,12 +44,16 @@ class Graph:
 
 def export_graph(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool = False) -> Graph:
     """Export a module in the mode it is in; ``dynamic`` keeps the sizes of the inputs open where the code allows it."""
-    shapes = _open_shapes(args, kwargs) if dynamic else None
+    shapes = _open_shapes(module, args, kwargs) if dynamic else None
     try:
         program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as fault:  # torch raises errors of many kinds, from the user's code and from its own
         trail = "".join(traceback.format_exception(fault))
         raise TraceError(user_line(str(fault)) or user_line(trail)) from fault
+    _inline(program.graph_module)
+    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
+        program.graph.erase_node(node)  # it names the example's precision, and the check runs in another
+    program.graph.eliminate_dead_code()
     signature = program.graph_signature
     canonical = Holders(module).canonical
     named = signature.inputs_to_parameters | signature.inputs_to_buffers
@@ -105,9 +111,58 @@ def hint(size: Any) -> Any:  # noqa: ANN401
     return size
 
 
-def _open_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    def open_all(leaf: Any) -> Any:  # noqa: ANN401
-        return dict.fromkeys(range(leaf.ndim), torch.export.Dim.AUTO) if isinstance(leaf, Tensor) else None
+def _inline(owner: fx.GraphModule) -> None:
+    """Put the body of each ``no_grad`` or ``autocast`` block in its place; no gradient leaves a ``no_grad`` one."""
+    graph = owner.graph
+    for node in list(graph.nodes):
+        name = str(node.target)
+        if node.op != "call_function" or name not in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
+            continue
+        place = next(i for i, given in enumerate(node.args) if isinstance(given, fx.Node) and given.op == "get_attr")
+        body = getattr(owner, node.args[place].target)
+        _inline(body)
+        held = name == "wrap_with_set_grad_enabled" and node.args[0] is False
+        results = _copied_before(node, body.graph, node.args[place + 1 :], detached=held)
+        for user in list(node.users):
+            assert user.target is operator.getitem
+            user.replace_all_uses_with(results[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(node)
 
-    positional, named = pytree.tree_map(open_all, (args, kwargs))
-    return (*positional, *named.values())
+
+def _copied_before(node: fx.Node, body: fx.Graph, operands: Sequence[Any], *, detached: bool) -> list[Any]:
+    """Copy a graph to the place before ``node`` and give what it returns."""
+    given = iter(operands)
+    copied: dict[fx.Node, Any] = {}
+    with node.graph.inserting_before(node):
+        for inner in body.nodes:
+            if inner.op == "placeholder":
+                copied[inner] = next(given)
+            elif inner.op != "output":
+                copied[inner] = node.graph.node_copy(inner, copied.__getitem__)
+        (returned,) = next(inner for inner in body.nodes if inner.op == "output").args
+        results = [copied[result] if isinstance(result, fx.Node) else result for result in returned]
+        return [_detached(result) if detached else result for result in results]
+
+
+def _detached(result: Any) -> Any:  # noqa: ANN401
+    if not isinstance(result, fx.Node) or not isinstance(result.meta.get("val"), Tensor):
+        return result
+    node = result.graph.call_function(torch.ops.aten.detach.default, (result,))
+    node.meta = dict(result.meta)
+    return node
+
+
+def _open_shapes(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    """Every size of every input open, laid out as the arguments of ``forward`` are; of images only the batch.
+
+    Open sides of images take the export many times as long, and say nothing about attention.
+    """
+
+    def open_all(leaf: Any) -> Any:  # noqa: ANN401
+        if not isinstance(leaf, Tensor):
+            return None
+        return dict.fromkeys(range(leaf.ndim if leaf.ndim < 4 else 1), torch.export.Dim.AUTO)
+
+    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    return pytree.tree_map(open_all, dict(bound))

@@ -75,6 +75,9 @@ class _Builder:
         built = fx.GraphModule(self.root, self.graph)
         for name, tensor in self.state.items():
             _hold_at(built, name, tensor)  # what the graph does not use stays in the state, under all of its names
+        for node, name in source.tensor_names.items():
+            if node in copied and name not in self.state:  # fx keeps every buffer it copies in the state
+                _hold_at(built, name, _tensor_at(self.module, name), persistent=False)
         for node, tensor in source.constants.items():
             if node in copied:
                 _hold_at(built, f"constant_{node.name}", tensor, persistent=False)
@@ -94,7 +97,7 @@ class _Builder:
         for size in self.baked.get(node, ()):
             self._open(new, size)
         if isinstance(new.target, torch._ops.OpOverload):
-            self._follow_mode(new)
+            self._follow_mode(new, node)
         return new
 
     def _attribute(self, node: fx.Node) -> tuple[str, Tensor] | None:
@@ -123,10 +126,10 @@ class _Builder:
                 value = self.graph.call_function(operator.floordiv, (product, fixed))
         _set_argument(node, size.place, value)
 
-    def _follow_mode(self, node: fx.Node) -> None:
+    def _follow_mode(self, node: fx.Node, source: fx.Node) -> None:
         """Let what was exported in train mode ask the module for its mode."""
         name = node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
-        flag = _MODE_ARGUMENTS.get(name)
+        flag = _MODE_ARGUMENTS.get(name.removesuffix("_"))
         if flag is not None and _argument(node, (flag,)) is True:
             _set_argument(node, (flag,), self.training)
         if name == "batch_norm" and _argument(node, ("training",)) is True:
@@ -136,8 +139,14 @@ class _Builder:
             with self.graph.inserting_before(node):
                 rate = self.graph.call_function(operator.mul, (_argument(node, ("dropout_p",)), self.training))
             _set_argument(node, ("dropout_p",), rate)
-        if name == "add_" and not node.meta["val"].is_floating_point():  # a norm counts its batches
+        if name == "add_" and self._counts_batches(source):
             _set_argument(node, ("other",), self._norm_mode(node, node.all_input_nodes[0]))
+
+    def _counts_batches(self, node: fx.Node) -> bool:
+        """Whether an addition in place counts the batches that a norm has seen, for the first time or once more."""
+        while node.op == "call_function" and isinstance(node.args[0], fx.Node):
+            node = node.args[0]
+        return self.found.graph.tensor_names.get(node, "").endswith("num_batches_tracked")
 
     def _norm_mode(self, node: fx.Node, held: fx.Node) -> fx.Node:
         """Whether a batch norm, known by a tensor it holds, trains: when the module does, unless it alone does not."""

@@ -119,6 +119,7 @@ class GraphRunner(Runner):
         """A copy of the graph's module, which has the names of the original's tensors and the sizes of the cut."""
         program = self._program(cut)
         copy = deepcopy(program.module)
+        copy._non_persistent_buffers_set |= program.module._non_persistent_buffers_set  # which fx forgets
         with self.holders.replaced(smaller):
             Holders(copy).put({name: _mean(self.module, name) for name in program.names})
         flags = [(flag, True) for flag in program.norms.values()]

@@ -60,7 +60,9 @@ def _visit(found: Trace, node: fx.Node, rules: dict[str, Rule]) -> Result:
     if node.target is operator.getitem:
         return _item(found.values[node.args[0]], node.args[1])  # type: ignore[index]
     if not isinstance(node.target, torch._ops.OpOverload):
-        return None
+        for value in _tensors(found, node):
+            _freeze_value(found.labels, value, f"{node.target} is an operation without a rule{found.graph.where(node)}")
+        return _unlabelled(node)
     call = Call(found, node)
     rule = rules.get(call.name) or rules.get(call.name.removesuffix("_"))
     if rule is None:
@@ -105,6 +107,16 @@ def _tensors(found: Trace, node: fx.Node) -> list[Value]:
 def _freeze_value(labels: Labels, value: Value, reason: str) -> None:
     for factor in value.factors:
         labels.freeze(factor.ids, reason)
+
+
+def _unlabelled(node: fx.Node) -> Result:
+    """What comes out of a node, without labels."""
+    val = node.meta.get("val")
+    if isinstance(val, torch.Tensor):
+        return Value(tuple(int(hint(size)) for size in val.shape))
+    if isinstance(val, tuple | list):
+        return tuple(Value(tuple(int(hint(s)) for s in v.shape)) if isinstance(v, torch.Tensor) else None for v in val)  # type: ignore[misc]
+    return None
 
 
 class Call:
@@ -234,12 +246,7 @@ class Call:
     def unknown(self) -> Result:
         """What an operation without a rule does: it freezes its inputs, and its outputs carry no label."""
         self.freeze_all("is an operation without a rule")
-        val = self.node.meta.get("val")
-        if isinstance(val, torch.Tensor):
-            return self.output([])
-        if isinstance(val, tuple | list) and all(isinstance(v, torch.Tensor) for v in val):
-            return tuple(self.output([], shape) for shape in self.shapes())
-        return None
+        return _unlabelled(self.node)
 
     def because(self, reason: str) -> str:
         """The reason with the operation and the line of the user's code it came from."""
