@@ -175,7 +175,7 @@ class RepeatedKeyAttention(GroupedQueries):
 @network(
     normal(2, LENGTH, 6),
     stream=Size(6, "stem.weight"),
-    heads=Size(3, "query.weight", rows=HEAD, kind="head", optional="einsum, and a bias table per head"),
+    heads=Size(3, "query.weight", rows=HEAD, kind="head"),
 )
 class BiasedAttention(nn.Module):
     """Attention by einsum, with a learned bias per head and pair of places, as in T5 and Swin."""

@@ -1,6 +1,6 @@
 """One rule for each operation: how the labels of its inputs move to its outputs, and which it unites or freezes."""
 
-from nestling.network.rules import contraction, elementwise, lookups, norms, reductions, shapes
+from nestling.network.rules import contraction, elementwise, lookups, norms, parts, reductions, shapes
 from nestling.network.trace import Call, Rule
 
 __all__ = ["Call", "Rule", "default_rules"]
@@ -42,16 +42,16 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ("view", "reshape", "_unsafe_view", "flatten", "unflatten", "reshape_as", "view_as"), shapes.reshape
     ),
-    **dict.fromkeys(("cat", "concat", "concatenate"), shapes.cat),
-    "stack": shapes.stack,
-    "chunk": shapes.chunk,
-    **dict.fromkeys(("split", "split_with_sizes", "tensor_split", "unsafe_split"), shapes.split),
-    "unbind": shapes.unbind,
-    "select": shapes.select,
-    "slice": shapes.slice_,
-    "narrow": shapes.narrow,
-    **dict.fromkeys(shapes.PADS, shapes.pad),
-    "repeat": shapes.repeat,
+    **dict.fromkeys(("cat", "concat", "concatenate"), parts.cat),
+    "stack": parts.stack,
+    "chunk": parts.chunk,
+    **dict.fromkeys(("split", "split_with_sizes", "tensor_split", "unsafe_split"), parts.split),
+    "unbind": parts.unbind,
+    "select": parts.select,
+    "slice": parts.slice_,
+    "narrow": parts.narrow,
+    **dict.fromkeys(parts.PADS, parts.pad),
+    "repeat": parts.repeat,
     "pixel_shuffle": shapes.pixel_shuffle,
     "pixel_unshuffle": shapes.pixel_unshuffle,
     **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), shapes.channel_shuffle),

@@ -48,34 +48,42 @@ def addmm(call: Call) -> Result:
 def einsum(call: Call) -> Result:
     """Letters that several operands share unite; those missing from the output are summed over."""
     equation = str(call.arguments["equation"]).replace(" ", "")
-    tensors = call.tensors("tensors")
-    if "->" not in equation or "." in equation:
+    inputs, arrow, output = equation.partition("->")
+    names = inputs.split(",")
+    if not arrow or "." in equation or any(len(set(letters)) < len(letters) for letters in names):
         return call.unknown()
-    inputs, output = equation.split("->")
-    lines: dict[str, Ids] = {}
-    for letters, value in zip(inputs.split(","), tensors, strict=True):
-        for axis, letter in enumerate(letters):
-            ids = call.along(value, axis)
-            if ids is None:
-                continue
-            if letter in lines:
-                call.labels.unite(lines[letter], ids)
-            lines[letter] = ids
-            if letter not in output and not value.from_input:
-                call.labels.mark(ids, "read")
-    for letter, ids in lines.items():
-        holders = [v for letters, v in zip(inputs.split(","), tensors, strict=True) if letter in letters]
-        fixed = any(v.factor(letters.index(letter)) is None for letters, v in _holding(inputs, tensors, letter))
-        if fixed or (letter not in output and len(holders) == 1):
-            call.freeze(ids, "meets an axis of fixed size" if fixed else "sums over the axis")
-            lines[letter] = ids[:0]
-    factors = [Factor((axis,), lines[c]) for axis, c in enumerate(output) if c in lines and len(lines[c])]
-    return call.output(factors)
+    operands = [(letters, _heads_kept(call, v)) for letters, v in zip(names, call.tensors("tensors"), strict=True)]
+    letters = dict.fromkeys(inputs.replace(",", ""))
+    return call.output([_letter(call, letter, operands, output) for letter in letters])
 
 
-def _holding(inputs: str, tensors: list[Value], letter: str) -> list[tuple[str, Value]]:
-    pairs = zip(inputs.split(","), tensors, strict=True)
-    return [(letters, value) for letters, value in pairs if letter in letters]
+def _heads_kept(call: Call, value: Value) -> Value:
+    """Of axes that were split off together only the first, which counts heads, can be cut."""
+    for factor in value.factors:
+        if len(factor.axes) > 1:
+            call.labels.mark(factor.ids, "head")
+            for axis in factor.axes[:0:-1]:
+                value = call.settle(value, axis, "multiplies along the axis")
+    return value
+
+
+def _letter(call: Call, letter: str, operands: list[tuple[str, Value]], output: str) -> Factor | None:
+    """What one letter of an einsum ties together; the factor it leaves on the output, if any."""
+    held = [(value, letters.index(letter)) for letters, value in operands if letter in letters]
+    lines = [(value, call.along(value, axis)) for value, axis in held if value.shape[axis] > 1]
+    known = [ids for _, ids in lines if ids is not None]
+    for ids in known[1:]:
+        call.labels.unite(known[0], ids)
+    summed = letter not in output
+    for value, line in lines:
+        if summed and line is not None and not value.from_input:
+            call.labels.mark(line, "read")
+    if not known:
+        return None
+    if len(known) < len(lines) or (summed and len(lines) == 1):
+        call.freeze(known[0], "sums over the axis" if summed else "meets an axis of fixed size")
+        return None
+    return None if summed else Factor((output.index(letter),), known[0])
 
 
 def _convolve(call: Call, *, transposed: bool) -> Value:
