@@ -58,6 +58,16 @@ def test_only_that_cut_is_changed_and_only_in_eval_mode(network, batches):
     assert not any(part.training for part in nested.modules())
 
 
+def test_statistics_count_inside_the_block_they_were_collected_in(network, batches):
+    nested = nl.nest(network, batches[0], weights=None, num_always=1).eval()
+    with torch.no_grad(), nested.at(0.5):
+        before = nested(batches[0])
+        nl.recalibrate(nested, batches, 0.5)
+        after = nested(batches[0])
+    assert not torch.allclose(before, after)
+    torch.testing.assert_close(nl.extract(nested, 0.5)(batches[0]), after)
+
+
 def test_number_of_batches(network, batches):
     nested = nl.nest(network, batches[0], weights=None, num_always=1)
     expected = by_hand(nl.extract(nested, 0.5), batches[:2])

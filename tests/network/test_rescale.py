@@ -56,3 +56,30 @@ def test_what_is_kept_inside_a_block_follows_the_weights():
         torch.testing.assert_close(fresh(x.double()), double)
         torch.testing.assert_close(fresh(x.double()), loaded.double())
     assert not torch.allclose(changed, loaded)
+
+
+def test_cuts_that_were_used_before_follow_the_weights_too():
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    x = torch.randn(2, 4)
+    nested = nl.nest(net, x, weights=None, num_always=1).eval()
+    cuts = [{"0": width} for width in range(1, 8)]
+
+    def outputs():
+        with torch.no_grad():
+            return [run(nested, cut, x) for cut in cuts * 2]
+
+    before = outputs()
+    assert all(torch.equal(a, b) for a, b in zip(before[:7], before[7:], strict=True))
+    with torch.no_grad():
+        nested.module[2].weight.mul_(-1)
+        nested.module[2].bias.mul_(-1)
+    assert all(torch.equal(a, -b) for a, b in zip(before, outputs(), strict=True))
+    nested.module[2].weight.data.mul_(-1)
+    nested.module[2].bias.data.mul_(-1)
+    nested.eval()
+    assert all(torch.equal(a, b) for a, b in zip(before, outputs(), strict=True))
+
+
+def run(nested, cut, x):
+    with nested.at(cut):
+        return nested(x)

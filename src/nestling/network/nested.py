@@ -16,6 +16,9 @@ from nestling.network.modes import in_mode
 from nestling.network.runner import REMEMBERED_CUTS, Runner
 from nestling.network.slicing import Scaler, Slicer
 
+KEPT_BLOCKS = 4
+"""How many cuts' smaller tensors are kept, so that going back and forth between cuts costs nothing."""
+
 
 class Nested(nn.Module):
     """A module with an order over the widths of each of its groups, which ``nest`` makes.
@@ -46,6 +49,7 @@ class Nested(nn.Module):
         self._slicer = Slicer(groups, {name: tensor.shape for name, tensor in self.tensors().items()})
         self._scaler = Scaler(groups, self.tensors())
         self._block: _Block | None = None
+        self._blocks: dict[Cut, _Block] = {}
         self._cuts: dict[object, Cut] = {}
 
     @property
@@ -62,10 +66,10 @@ class Nested(nn.Module):
     def at(self, cut: float | Mapping[str, int] | Cut) -> Iterator["Nested"]:
         """Run at a cut inside the block: a fraction of every group, widths by group name, or a Cut.
 
-        Without gradients the smaller tensors are kept, laid out densely, from one call to the next inside the block,
-        as long as the network's own do not change.
+        Without gradients the smaller tensors of the last few cuts are kept, laid out densely, until a parameter is
+        written to or the network is put in train or eval mode.
         """
-        before, self._block = self._block, _Block(self._checked(cut))
+        before, self._block = self._block, self._block_at(self._checked(cut))
         try:
             yield self
         finally:
@@ -115,9 +119,23 @@ class Nested(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Nested":
         """Take the example and the statistics of cuts along when the network changes its device or dtype."""
+        self._blocks.clear()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.example, self.statistics = pytree.tree_map_only(Tensor, fn, (self.example, self.statistics))
         return self
+
+    def train(self, mode: bool = True) -> "Nested":
+        """Put the network in train or eval mode, and forget the tensors that were laid out for cuts."""
+        self._blocks.clear()
+        return super().train(mode)
+
+    def _block_at(self, cut: Cut) -> "_Block":
+        """The block of a cut, an old one if it was among the last few."""
+        block = self._blocks.pop(cut, None) or _Block(cut)
+        self._blocks[cut] = block
+        if len(self._blocks) > KEPT_BLOCKS:
+            del self._blocks[next(iter(self._blocks))]
+        return block
 
     def _checked(self, cut: float | Mapping[str, int] | Cut) -> Cut:
         """The cut that is meant; one that was asked for before is not worked out again."""
@@ -163,6 +181,7 @@ class _Block:
         parameters = {name: tensor for name, tensor in nested.tensors().items() if isinstance(tensor, nn.Parameter)}
         watched = [*parameters.values(), *nested._orders.parameters()] if nested.rescale else parameters.values()
         seen = [(tensor.data_ptr(), tensor._version) for tensor in watched]
+        seen.append((nested.rescale, id(nested.statistics.get(self.cut))))
         if seen != self._seen:
             smaller = nested.tensors_at(self.cut)
             self._smaller = {name: t.contiguous() if name in parameters else t for name, t in smaller.items()}
