@@ -71,7 +71,8 @@ def nest(
     if weights is not None:
         groups = _with_posteriors(groups, make_variational(copy, exclude, sampling))
         runner.refresh()
-    orders = {group.name: maker(group.num_blocks, group.num_always) for group in groups.free}
+    device = next((tensor.device for tensor in runner.holders.tensors().values()), None)
+    orders = {group.name: maker(group.num_blocks, group.num_always).to(device) for group in groups.free}
     nested = Nested(copy, groups, orders, runner, example=(args, kwargs), rescale=rescale)
     nested.training = module.training
     return nested

@@ -23,8 +23,8 @@ KEPT_BLOCKS = 4
 class Nested(nn.Module):
     """A module with an order over the widths of each of its groups, which ``nest`` makes.
 
-    In train mode each call draws a width for every group and computes only that part of the network; in eval mode it
-    runs at the current cut, which is the whole network unless ``at`` says otherwise.
+    In train mode each call draws a width for every group, remembered in ``drawn``, and computes only that part of the
+    network; in eval mode it runs at the current cut, which is the whole network unless ``at`` says otherwise.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Nested(nn.Module):
         self._runner = runner
         self._slicer = Slicer(groups, {name: tensor.shape for name, tensor in self.tensors().items()})
         self._scaler = Scaler(groups, self.tensors())
+        self.drawn: Cut | None = None
         self._block: _Block | None = None
         self._blocks: dict[Cut, _Block] = {}
         self._cuts: dict[object, Cut] = {}
@@ -95,11 +96,22 @@ class Nested(nn.Module):
         """Draw a width for every group from its order."""
         return Cut(tuple((name, int(order.sample((), generator))) for name, order in self.orders.items()))
 
+    def log_prob(self, cut: Cut) -> Tensor:
+        """Log-probability of drawing a cut, with gradients for the orders: what a score-function estimator needs."""
+        widths = cut.as_dict()
+        terms = [
+            order.log_prob(torch.tensor(widths[name], device=order.log_probs().device))
+            for name, order in self.orders.items()
+        ]
+        return torch.stack(terms).sum() if terms else torch.zeros(())
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Run at the current cut; in train mode, unless inside ``at``, at a cut that is drawn anew."""
         if self._block is not None and not self.training and not torch.is_grad_enabled():
             return self.run(self._block.cut, self._block.dense(self), *args, **kwargs)
-        cut = self.sample_cut() if self.training and self._block is None else self.cut
+        cut = self.cut
+        if self.training and self._block is None:
+            cut = self.drawn = self.sample_cut()
         smaller = self.tensors_at(cut)
         result = self.run(cut, smaller, *args, **kwargs)
         if self.training:
