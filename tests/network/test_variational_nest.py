@@ -584,3 +584,29 @@ def test_a_cut_is_what_was_asked_for():
             assert found.cut == Cut((("0", 8), ("2", 1)))
         assert found.cut["2"] == 3
     assert found.cut == Cut((("0", 8), ("2", 6)))
+
+
+class NormedHeads(nn.Module):
+    """Attention, which runs as a graph, behind a norm that can't be in train mode for one example."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm = nn.Linear(6, 8), nn.BatchNorm1d(8)
+        self.qkv, self.out, self.head = nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.norm(self.stem(x)).unsqueeze(1)
+        q, k, v = self.qkv(x).reshape(x.shape[0], 1, 3, 4, 2).permute(2, 0, 3, 1, 4)
+        return self.head(self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape[0], 8)))
+
+
+def test_a_graph_that_could_not_be_taken_in_train_mode_is_not_run():
+    """It would train without its dropout and with frozen norms; the heads are frozen instead."""
+    options = {"kinds": ("neuron", "head"), "where": "all", "weights": None, "num_always": 1}
+    several = nest(NormedHeads(), torch.randn(2, 6), **options)
+    assert "qkv" in {group.name for group in several.groups.free}
+    one = nest(NormedHeads(), torch.randn(1, 6), **options)
+    assert "does not run at a smaller size" in one.groups["qkv"].frozen_because
+    before = one.module.norm.running_mean.clone()
+    one.train()(torch.randn(5, 6))
+    assert not torch.equal(one.module.norm.running_mean, before)

@@ -122,11 +122,12 @@ class _Search:
         return _Found(groups, runner, check, check.sound())
 
     def _export(self, *, dynamic: bool) -> Graph:
-        """In train mode, where nothing is dead code; in eval mode if that fails (a norm over a single example).
+        """In train mode, where nothing is dead code; to find groups in eval mode if that fails (a norm of one example).
 
-        Code that takes its path from the data can't be exported at all: the path of the example is recorded instead.
+        A graph that is to be run (``dynamic``) must know how to train, so it is never one of eval mode. Code that takes
+        its path from the data can't be exported at all: the path of the example is recorded instead.
         """
-        for training in (True, False):
+        for training in (True,) if dynamic else (True, False):
             try:
                 with in_mode(self.module, training=training), _quiet():
                     return export_graph(self.module, self.args, self.kwargs, dynamic=dynamic)
