@@ -610,3 +610,21 @@ def test_a_graph_that_could_not_be_taken_in_train_mode_is_not_run():
     before = one.module.norm.running_mean.clone()
     one.train()(torch.randn(5, 6))
     assert not torch.equal(one.module.norm.running_mean, before)
+
+
+@EACH
+def test_extraction_with_uncertainty_keeps_the_layers_that_draw(name):
+    noisy, x = nested(name).eval(), images(name, 3, seed=6)
+    small, plain = extract(noisy, 0.5, uncertainty=True), extract(noisy, 0.5)
+    assert torch.equal(small(x), plain(x))
+    layers = {path: part for path, part in small.named_modules() if isinstance(part, VariationalLayer)}
+    assert layers
+    for path, layer in layers.items():
+        whole, left = noisy.module.get_submodule(path).posterior, layer.posterior
+        assert left.mean.shape == left.log_alpha.shape == plain.state_dict()[f"{path}.weight"].shape
+        noise_of = dict(zip(whole.mean.flatten().tolist(), whole.log_alpha.flatten().tolist(), strict=True))
+        assert [noise_of[mean] for mean in left.mean.flatten().tolist()] == left.log_alpha.flatten().tolist()
+        layer.noisy = True
+    draws = torch.stack([small(x).detach() for _ in range(3)])
+    assert not torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[1], draws[2])

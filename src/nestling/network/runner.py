@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nestling.errors import ArgumentError
 from nestling.network.attributes import matters, sizes_of
 from nestling.network.branches import Branch
 from nestling.network.cut import Cut
@@ -117,6 +116,9 @@ class GraphRunner(Runner):
 
     def extracted(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
         """A copy of the graph's module, which has the names of the original's tensors and the sizes of the cut."""
+        return self._copied(cut, smaller)
+
+    def _copied(self, cut: Cut, smaller: Mapping[str, Tensor]) -> fx.GraphModule:
         program = self._program(cut)
         copy = deepcopy(program.module)
         copy._non_persistent_buffers_set |= program.module._non_persistent_buffers_set  # which fx forgets
@@ -128,10 +130,19 @@ class GraphRunner(Runner):
         return copy
 
     def variational(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
-        """Not to be had: a graph has no layers."""
-        given = "a network that runs as a graph, because its code has sizes of its own"
-        advice = "Extract it plain, or keep the nested network and run it inside nested.at(cut) and nested.drawing()."
-        raise ArgumentError("uncertainty", given, "False for such a network", advice)
+        """The extracted graph with the variational layers in place, whose weights it asks for instead of the means."""
+        copy = self._copied(cut, smaller)
+        layers = {path: part for path, part in self.module.named_modules() if isinstance(part, VariationalLayer)}
+        for node in copy.graph.find_nodes(op="get_attr"):
+            path, _, key = str(node.target).rpartition(".")
+            if key == "weight" and path in layers:
+                copy.set_submodule(path, _smaller_layer(layers[path], path, smaller))
+                with copy.graph.inserting_before(node):
+                    drawn = copy.graph.call_function(VariationalLayer.draw, (copy.graph.get_attr(path),))
+                node.replace_all_uses_with(drawn)
+                copy.graph.erase_node(node)
+        copy.recompile()
+        return copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "GraphRunner":
         """A runner of the copied module; what is known of the graph is shared, its programs are made anew."""
@@ -163,7 +174,7 @@ class GraphRunner(Runner):
 class _Program:
     """A graph as a module, where it holds its tensors, their names, the sizes in its code, and its norms' flags."""
 
-    module: nn.Module
+    module: fx.GraphModule
     holders: Holders
     names: list[str]
     sizes: list[BakedSize]
@@ -192,6 +203,14 @@ class _Alive:
         kept = (self.owner[roots] < 0) | (self.unit[roots] < kept_units[self.owner[roots]])
         num_kept = int((kept.any(axis=1) if kept.ndim > 1 else kept).sum())
         return baked.full * num_kept // len(baked.ids)
+
+
+def _smaller_layer(layer: VariationalLayer, path: str, smaller: Mapping[str, Tensor]) -> VariationalLayer:
+    """A copy of a layer that owns its part of the smaller tensors."""
+    copy = deepcopy(layer)
+    holders = Holders(copy)
+    holders.put({name: smaller[f"{path}.{name}"] for name in holders.tensors() if f"{path}.{name}" in smaller})
+    return copy
 
 
 def _drawn(module: nn.Module, name: str) -> Tensor:
