@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import nestling as nl
 
 NETWORKS = ("vgg11", "mobilenet_v2", "resnet14")
-BATCHES = {1: 40, 64: 8}
+BATCHES = {1: 60, 64: 24}
 NOT_SCALED_BY_HAND = ("head.0",)
 
 
