@@ -224,13 +224,17 @@ class Call:
 
     def unite_along(self, left: Value, left_axis: int, right: Value, right_axis: int) -> Ids | None:
         """Unite two axes that are paired element by element; an axis of fixed size freezes the other."""
-        a, b = self.along(left, left_axis), self.along(right, right_axis)
-        if a is not None and b is not None:
-            self.labels.unite(a, b)
-            return a
-        for ids in (a, b):
+        lines = self.along(left, left_axis), self.along(right, right_axis)
+        return self.unite_lines(*lines, "is paired with an axis of fixed size")
+
+    def unite_lines(self, left: Ids | None, right: Ids | None, reason: str) -> Ids | None:
+        """Unite the labels along two axes; where only one has any, it is frozen for the reason given."""
+        if left is not None and right is not None:
+            self.labels.unite(left, right)
+            return left
+        for ids in (left, right):
             if ids is not None:
-                self.freeze(ids, "is paired with an axis of fixed size")
+                self.freeze(ids, reason)
         return None
 
     def freeze(self, ids: Ids, reason: str) -> None:

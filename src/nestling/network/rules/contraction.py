@@ -107,7 +107,7 @@ def _convolve(call: Call, *, transposed: bool) -> Value:
     if out is not None:
         call.labels.mark(out, "channel")
     if bias is not None and bias.shape[0] > 1:
-        out = _paired(call, out, call.along(bias, 0))
+        out = call.unite_lines(out, call.along(bias, 0), "adds a bias of fixed size")
     kept = [f for f in value.factors if channel not in f.axes]
     return call.output([*kept, None if out is None else Factor((channel,), out)])
 
@@ -148,18 +148,8 @@ def _with_output(call: Call, value: Value, last: int, weight: Value, bias: Value
         return call.output(kept)
     out = call.along(weight, 0)
     if bias is not None and bias.shape[0] > 1:
-        out = _paired(call, out, call.along(bias, 0))
+        out = call.unite_lines(out, call.along(bias, 0), "adds a bias of fixed size")
     return call.output([*kept, None if out is None else Factor((last,), out)])
-
-
-def _paired(call: Call, out: Ids | None, bias: Ids | None) -> Ids | None:
-    if out is not None and bias is not None:
-        call.labels.unite(out, bias)
-        return out
-    for ids in (out, bias):
-        if ids is not None:
-            call.freeze(ids, "adds a bias of fixed size")
-    return None
 
 
 def _matmul(call: Call, left: Value, right: Value) -> Value:
