@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from nestling.distributions.orders import Order
 from nestling.network.cut import Cut, full_cut, make_cut
 from nestling.network.group import Groups
-from nestling.network.layers import VariationalLayer
+from nestling.network.layers import drawing
 from nestling.network.modes import in_mode
 from nestling.network.runner import REMEMBERED_CUTS, Runner
 from nestling.network.slicing import Scaler, Slicer
@@ -79,18 +79,8 @@ class Nested(nn.Module):
     @contextmanager
     def drawing(self) -> Iterator["Nested"]:
         """Draw weights in eval mode too inside the block; everything else stays in eval mode."""
-        layers = [part for part in self.module.modules() if isinstance(part, VariationalLayer)]
-        before = [layer.noisy for layer in layers]
-        fast = torch.backends.mha.get_fastpath_enabled()
-        try:
-            torch.backends.mha.set_fastpath_enabled(False)  # it reads weights past the layers that would draw them
-            for layer in layers:
-                layer.noisy = True
+        with drawing(self.module):
             yield self
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
-            for layer, noisy in zip(layers, before, strict=True):
-                layer.noisy = noisy
 
     def sample_cut(self, generator: torch.Generator | None = None) -> Cut:
         """Draw a width for every group from its order."""

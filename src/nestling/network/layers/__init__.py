@@ -9,7 +9,7 @@ from nestling.network.layers.convolution import (
     VariationalConvTranspose2d,
     VariationalConvTranspose3d,
 )
-from nestling.network.layers.layer import Sampling, VariationalLayer, check_sampling
+from nestling.network.layers.layer import Sampling, VariationalLayer, check_sampling, drawing
 from nestling.network.layers.linear import VariationalLinear
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "VariationalLayer",
     "VariationalLinear",
     "check_sampling",
+    "drawing",
     "make_plain",
     "make_variational",
 ]

@@ -1,6 +1,8 @@
 """What every variational layer shares: an operation that is linear in its weight, and a posterior over that weight."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -77,6 +79,23 @@ class VariationalLayer(nn.Module, ABC):
         if self.sampling == "each" and self.is_batch(x):
             return self.apply_each(x, self.posterior.sample((x.shape[0],)), self.bias, **asked)
         return self.apply_weight(x, self.posterior.sample(), self.bias, **asked)
+
+
+@contextmanager
+def drawing(module: nn.Module) -> Iterator[nn.Module]:
+    """Draw the weights of every variational layer of a module inside the block, in eval mode too."""
+    layers = [part for part in module.modules() if isinstance(part, VariationalLayer)]
+    before = [layer.noisy for layer in layers]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)  # it reads weights past the layers that would draw them
+        for layer in layers:
+            layer.noisy = True
+        yield module
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for layer, noisy in zip(layers, before, strict=True):
+            layer.noisy = noisy
 
 
 def _root(variance: Tensor) -> Tensor:
