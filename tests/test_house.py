@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "nestling"
 FLOORS = [
     {"cli", "__main__"},
+    {"commands", "demo"},
     {"report"},
     {"delivery"},
     {"search"},
@@ -19,7 +20,7 @@ FLOORS = [
     {"models", "data"},
     {"network"},
     {"distributions"},
-    {"arguments"},
+    {"arguments", "version"},
     {"errors"},
 ]
 MODULES = sorted(SOURCE.rglob("*.py"))

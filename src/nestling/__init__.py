@@ -1,28 +1,55 @@
 """One training run, every size: Bayesian nested networks for PyTorch."""
 
-from nestling import distributions, models
-from nestling.errors import ArgumentError, DtypeError, NestlingError, NonFiniteError, RangeError, ShapeError, TraceError
+from nestling import data, distributions, models
+from nestling.errors import (
+    ArgumentError,
+    DivergenceError,
+    DtypeError,
+    NestlingError,
+    NonFiniteError,
+    RangeError,
+    RunError,
+    ShapeError,
+    TraceError,
+)
 from nestling.network import Cost, Cut, Group, Groups, Nested, cost, extract, nest, recalibrate
-
-__version__ = "0.1.0"
+from nestling.prediction import Calibration, Prediction, Scores, calibrate, evaluate, predict
+from nestling.training import Recipe, Run, elbo, load, open_run, save, train
+from nestling.version import __version__  # noqa: F401
 
 __all__ = [
     "ArgumentError",
+    "Calibration",
     "Cost",
     "Cut",
+    "DivergenceError",
     "DtypeError",
     "Group",
     "Groups",
     "Nested",
     "NestlingError",
     "NonFiniteError",
+    "Prediction",
     "RangeError",
+    "Recipe",
+    "Run",
+    "RunError",
+    "Scores",
     "ShapeError",
     "TraceError",
+    "calibrate",
     "cost",
+    "data",
     "distributions",
+    "elbo",
+    "evaluate",
     "extract",
+    "load",
     "models",
     "nest",
+    "open_run",
+    "predict",
     "recalibrate",
+    "save",
+    "train",
 ]

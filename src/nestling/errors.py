@@ -34,3 +34,23 @@ class NonFiniteError(ArgumentError):
 
 class TraceError(NestlingError):
     """A network whose graph could not be recorded; the message names the line that stands in the way."""
+
+
+class RunError(NestlingError):
+    """A run folder, or a file of it, that can't be used: it names the file, what is wrong with it and what to do."""
+
+    def __init__(self, path: object, wrong: str, advice: str) -> None:
+        self.path = path
+        self.wrong = wrong
+        self.advice = advice
+        super().__init__(f"{path}: {wrong}. {advice}")
+
+
+class DivergenceError(NestlingError):
+    """Training that left the finite numbers: the ``step``, the ``place`` that did first, and ``advice``."""
+
+    def __init__(self, step: int, place: str, advice: str) -> None:
+        self.step = step
+        self.place = place
+        self.advice = advice
+        super().__init__(f"step {step}: NaN or infinity in {place}. {advice}")

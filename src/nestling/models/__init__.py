@@ -1,9 +1,11 @@
 """The networks of the papers, each a plain ``nn.Module`` that is built by its name."""
 
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -13,6 +15,7 @@ from nestling.models.mlp import MLP, LeNet300, LeNet500
 from nestling.models.mobilenet import MobileNetV2
 from nestling.models.resnet import ResNet
 from nestling.models.resnext import ResNeXtCifar
+from nestling.models.source import Source, call, function_at, remember, source_of
 from nestling.models.unet import UNet
 from nestling.models.vgg import VGG11, VGG16Like
 
@@ -25,11 +28,14 @@ __all__ = [
     "MobileNetV2",
     "ResNeXtCifar",
     "ResNet",
+    "Source",
     "UNet",
     "VGG16Like",
     "build",
     "example_shape",
     "names",
+    "options_for",
+    "source_of",
 ]
 
 
@@ -38,14 +44,26 @@ def names() -> tuple[str, ...]:
     return tuple(_NETWORKS)
 
 
-def build(name: str, **options: object) -> nn.Module:
-    """Build the network called ``name``; its constructor's options are, for example, ``width`` and ``num_classes``."""
-    constructor = _network(name).constructor
-    known = inspect.signature(constructor).parameters
-    for option in options:
-        if option not in known:
-            raise ArgumentError(f"option of {name}", option, f"one of {', '.join(known)}", "Check its spelling.")
-    return constructor(**options)
+def build(name: str, **options: Any) -> nn.Module:  # noqa: ANN401
+    """Build the network called ``name``; its constructor's options are, for example, ``width`` and ``num_classes``.
+
+    ``package.module:function`` calls a function of your own. A run folder remembers both, to build the network again.
+    """
+    function = function_at(name) if ":" in name else _network(name).constructor
+    return remember(call(name, function, options), Source(name, options))
+
+
+def options_for(name: str, input_shape: Sequence[int], num_outputs: int) -> dict[str, int]:
+    """The options that fit a network to data: of these sizes, those that its constructor has."""
+    function = function_at(name) if ":" in name else _network(name).constructor
+    fitting = {
+        "in_features": math.prod(input_shape),
+        "in_channels": input_shape[0],
+        "num_classes": num_outputs,
+        "out_channels": num_outputs,
+    }
+    known = inspect.signature(function).parameters
+    return {option: value for option, value in fitting.items() if option in known}
 
 
 def example_shape(name: str) -> tuple[int, ...]:
@@ -78,5 +96,7 @@ _NETWORKS = {
 
 def _network(name: str) -> _Network:
     if name not in _NETWORKS:
-        raise ArgumentError("name", repr(name), f"one of {', '.join(_NETWORKS)}", "Pass one of these names.")
+        near = get_close_matches(name, _NETWORKS, 1)
+        advice = f"Did you mean {near[0]}?" if near else "Or name a function of your own as package.module:function."
+        raise ArgumentError("model", repr(name), f"one of {', '.join(_NETWORKS)}", advice)
     return _NETWORKS[name]

@@ -75,6 +75,23 @@ def nest(
     orders = {group.name: maker(group.num_blocks, group.num_always).to(device) for group in groups.free}
     nested = Nested(copy, groups, orders, runner, example=(args, kwargs), rescale=rescale)
     nested.training = module.training
+    nested.made_with = (
+        None
+        if callable(order) or rules
+        else {
+            "order": order,
+            "weights": weights,
+            "sampling": sampling,
+            "num_blocks": num_blocks,
+            "num_always": num_always,
+            "kinds": list(kinds),
+            "where": where,
+            "layers": layers,
+            "rescale": rescale,
+            "exclude": sorted(exclude),
+            "only": None if only is None else sorted(only),
+        }
+    )
     return nested
 
 
@@ -132,5 +149,6 @@ def _downhill(num_blocks: int, num_always: int) -> Order:
 _ORDERS: dict[str, OrderMaker] = {
     "downhill": _downhill,
     "uniform": lambda num_blocks, num_always: Uniform(num_blocks, num_always=num_always),
+    "full": lambda num_blocks, num_always: Geometric(num_blocks, 1.0, num_always=num_always),
     "geometric": lambda num_blocks, num_always: Geometric(num_blocks, NESTED_KEEP_PROB, num_always=num_always),
 }

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nestling.distributions.orders import Order
+from nestling.errors import ArgumentError
 from nestling.network.cut import Cut, full_cut, make_cut
 from nestling.network.group import Groups
-from nestling.network.layers import drawing
+from nestling.network.layers import VariationalLayer, drawing
 from nestling.network.modes import in_mode
 from nestling.network.runner import REMEMBERED_CUTS, Runner
 from nestling.network.slicing import Scaler, Slicer
@@ -25,6 +26,7 @@ class Nested(nn.Module):
 
     In train mode each call draws a width for every group, remembered in ``drawn``, and computes only that part of the
     network; in eval mode it runs at the current cut, which is the whole network unless ``at`` says otherwise.
+    ``statistics`` are those of batch norms, by cut; ``made_with`` the options of ``nest``, or None if they hold code.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Nested(nn.Module):
         self.example = example
         self.rescale = rescale
         self.statistics: dict[Cut, dict[str, Tensor]] = {}
+        self.made_with: dict[str, Any] | None = None
         self._orders = nn.ModuleList(orders.values())
         self._names = tuple(orders)
         self._runner = runner
@@ -112,12 +115,44 @@ class Nested(nn.Module):
         """Run at a cut with the given tensors in place of the network's own of the same names."""
         return self._runner.run(cut, smaller, args, kwargs)
 
+    def run_masked(self, masks: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Run the whole width with each block of a group scaled, where it is read, by its entry in the mask (K,).
+
+        A mask of ones and zeros computes what the cut does; a relaxed one lets gradients reach the order it is from.
+        """
+        for group in self.groups.free:
+            if group.drops:
+                raise ArgumentError(
+                    "masks", f"a mask for the layers of {group.name}", "masks of units", "Draw whole widths instead."
+                )
+        return self.run(full_cut(self.groups), self._scaler.scaled(self.tensors(), masks), *args, **kwargs)
+
+    def log_alphas(self, cut: Cut) -> dict[str, Tensor]:
+        """log alpha of every weight that a cut keeps, by the name of its layer: what divergences are made of."""
+        smaller, gone = self.tensors_at(cut), self._runner.dropped(cut)
+        layers = {path: part for path, part in self.module.named_modules() if isinstance(part, VariationalLayer)}
+        with self._runner.holders.replaced(smaller):
+            return {
+                path: layer.posterior.bounded_log_alpha().expand_as(layer.posterior.mean)
+                for path, layer in layers.items()
+                if f"{path}.weight" not in gone
+            }
+
+    def weight_shares(self, path: str, values: Mapping[str, Tensor]) -> Tensor:
+        """For each weight of a variational layer the product of the values of the blocks it lies in, such as keep
+        probabilities: then the probability that it is kept."""
+        name = self._runner.holders.canonical[f"{path}.posterior.mean"]
+        return self._scaler.shares(name, self.tensors()[name], values)
+
     def extracted(self, cut: Cut, *, uncertainty: bool = False) -> nn.Module:
         """A copy of the module that owns what the cut keeps, in eval mode; ``extract`` verifies it."""
         with torch.no_grad(), in_mode(self, training=False):
             smaller = self.tensors_at(cut)
             make = self._runner.variational if uncertainty else self._runner.extracted
             return make(cut, smaller).eval()
+
+    def _keep_probs(self) -> dict[str, Tensor]:
+        return {name: order.keep_probs().detach() for name, order in self.orders.items()}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Nested":
         """Take the example and the statistics of cuts along when the network changes its device or dtype."""
@@ -162,7 +197,7 @@ class Nested(nn.Module):
         recalibrated has the statistics of its own.
         """
         tensors = self.tensors()
-        scaled = self._scaler.scaled(tensors, self.orders) if self.rescale and not self.training else {}
+        scaled = self._scaler.scaled(tensors, self._keep_probs()) if self.rescale and not self.training else {}
         smaller = scaled | self._slicer.cut(tensors | scaled, cut)
         if not self.training and cut in self.statistics:
             known = self.statistics[cut]

@@ -45,6 +45,10 @@ class Runner(ABC):
         """A plain module that owns the smaller tensors."""
 
     @abstractmethod
+    def dropped(self, cut: Cut) -> frozenset[str]:
+        """Names of the tensors of layers that a cut drops whole."""
+
+    @abstractmethod
     def variational(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
         """A module that owns the smaller tensors and keeps its variational layers."""
 
@@ -69,6 +73,10 @@ class ModuleRunner(Runner):
     def extracted(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
         """A copy of the module, each of its layers plain and with the sizes it now has."""
         return make_plain(self.variational(cut, smaller))
+
+    def dropped(self, cut: Cut) -> frozenset[str]:
+        """None: the module's own code runs every layer."""
+        return frozenset()
 
     def variational(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
         """A copy of the module that keeps its variational layers."""
@@ -153,11 +161,18 @@ class GraphRunner(Runner):
         copy._programs, copy._known = {}, {}
         return copy
 
-    def _program(self, cut: Cut) -> "_Program":
-        """The graph without the branches that a cut drops."""
+    def dropped(self, cut: Cut) -> frozenset[str]:
+        """The tensors of the branches that a cut drops."""
+        return frozenset(name for branch in self._gone(cut) for name in self._branches[branch].tensors)
+
+    def _gone(self, cut: Cut) -> frozenset[str]:
         widths = cut.as_dict()
         layers = [group for group in self._groups.free if group.drops]
-        dropped = frozenset(name for group in layers for name in group.drops[group.units(widths[group.name]) :])
+        return frozenset(name for group in layers for name in group.drops[group.units(widths[group.name]) :])
+
+    def _program(self, cut: Cut) -> "_Program":
+        """The graph without the branches that a cut drops."""
+        dropped = self._gone(cut)
         if dropped not in self._programs:
             branches = [self._branches[name] for name in dropped]
             module, sizes, norms = graph_module(self.module, self._found, self._state, branches)

@@ -1,15 +1,14 @@
 """Takes the part of each tensor that a cut keeps: views where the kept rows come first, copies where they don't."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from nestling.distributions.orders import Order
 from nestling.network.cut import Cut
-from nestling.network.group import Group, Groups
+from nestling.network.group import Group, Groups, Slice
 
 
 @dataclass(frozen=True)
@@ -77,23 +76,30 @@ class Slicer:
 
 
 class Scaler:
-    """Scales the tensors that read a group by the keep probabilities of its blocks, as FN3 does at test time."""
+    """Scales tensors by a number for each block of the groups they belong to."""
 
     def __init__(self, groups: Groups, tensors: Mapping[str, Tensor]) -> None:
-        self._readers = [
-            (group, piece, tensors[piece.tensor].shape[piece.axis])
-            for group in groups.free
-            for piece in group.slices
-            if piece.reads
-        ]
+        self._pieces: dict[str, list[tuple[Group, Slice]]] = defaultdict(list)
+        for group in groups.free:
+            for piece in group.slices:
+                self._pieces[piece.tensor].append((group, piece))
+        reading = {name: [own for own in owned if own[1].reads] for name, owned in self._pieces.items()}
+        self._readers = {name: owned for name, owned in reading.items() if owned}
 
-    def scaled(self, tensors: Mapping[str, Tensor], orders: Mapping[str, Order]) -> dict[str, Tensor]:
-        """The readers with every unit's column scaled."""
-        scaled: dict[str, Tensor] = {}
-        for group, piece, size in self._readers:
-            tensor = scaled.get(piece.tensor, tensors[piece.tensor])
-            keep = orders[group.name].keep_probs().detach().to(tensor)[group.blocks().to(tensor.device)]
-            factor = torch.ones(size, dtype=tensor.dtype, device=tensor.device)
-            factor[piece.rows.to(tensor.device)] = keep.unsqueeze(1)
-            scaled[piece.tensor] = tensor * factor.view(-1, *[1] * (tensor.ndim - piece.axis - 1))
-        return scaled
+    def scaled(self, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors that read a group, with every unit's column scaled by the value (K,) of its block."""
+        return {name: tensors[name] * self._factor(tensors[name], own, values) for name, own in self._readers.items()}
+
+    def shares(self, name: str, tensor: Tensor, values: Mapping[str, Tensor]) -> Tensor:
+        """The product, for each entry of a tensor, of the values of all the blocks it belongs to."""
+        return self._factor(tensor, self._pieces.get(name, []), values).expand_as(tensor)
+
+    def _factor(self, tensor: Tensor, owned: Sequence[tuple[Group, Slice]], values: Mapping[str, Tensor]) -> Tensor:
+        product = tensor.new_ones(())
+        for group, piece in owned:
+            by_unit = values[group.name].to(tensor)[group.blocks().to(tensor.device)]
+            rows = piece.rows.to(tensor.device)
+            factor = tensor.new_ones(tensor.shape[piece.axis])
+            factor = factor.index_put((rows,), by_unit.unsqueeze(1).expand(rows.shape))
+            product = product * factor.view(-1, *[1] * (tensor.ndim - piece.axis - 1))
+        return product

@@ -1,0 +1,121 @@
+"""BN3 against FN3 on MNIST's 784-512-128-10, with KMNIST as the strange data: one JSON line a run, then the table.
+
+NESTLING_DATA=folder python experiments/bn3/mnist.py run bn3 0 --out results.jsonl
+python experiments/bn3/mnist.py table results.jsonl
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nestling as nl
+
+WIDTHS = (4, 6, 8, 12, 16, 24, 32)
+NUM_BLOCKS, NUM_ALWAYS = 32, 4
+EPOCHS = 30
+
+
+def bn3(seed: int) -> tuple[dict[str, Any], nl.Recipe]:
+    """The default recipe: learned orders, Gaussian weights."""
+    return {"order": "downhill", "weights": "gaussian"}, nl.Recipe(epochs=EPOCHS, seed=seed)
+
+
+def fn3(seed: int) -> tuple[dict[str, Any], nl.Recipe]:
+    """FN3 as it is published: uniform widths, drawn for each layer apart, plain weights; otherwise the same recipe."""
+    return {"order": "uniform", "weights": None}, nl.Recipe(epochs=EPOCHS, seed=seed, coupled=0.0)
+
+
+def fn3_coupled(seed: int) -> tuple[dict[str, Any], nl.Recipe]:
+    """FN3 with this library's coupled widths."""
+    return {"order": "uniform", "weights": None}, nl.Recipe(epochs=EPOCHS, seed=seed)
+
+
+def plain(seed: int) -> tuple[dict[str, Any], nl.Recipe]:
+    """An ordinary network, always at full width."""
+    return {"order": "full", "weights": None}, nl.Recipe(epochs=EPOCHS, seed=seed, explore=0.0, cuts=(1.0,))
+
+
+METHODS = {method.__name__: method for method in (bn3, fn3, fn3_coupled, plain)}
+
+
+def run(name: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
+    options, recipe = METHODS[name](seed)
+    recipe = recipe.but(**changes)
+    torch.manual_seed(seed)
+    data = nl.data.load("mnist", seed=seed)
+    strange = nl.data.load("kmnist", splits=("test",)).normalised_like(data)
+    nested = nl.nest(
+        nl.models.build("mlp"), torch.zeros(2, 1, 28, 28), num_blocks=NUM_BLOCKS, num_always=NUM_ALWAYS, **options
+    )
+    began = time.monotonic()
+    found = nl.train(nested, data, recipe, quiet=True)
+    seconds = time.monotonic() - began
+    cuts = [width / NUM_BLOCKS for width in (WIDTHS if name != "plain" else WIDTHS[-1:])]
+    rows = {}
+    for cut in cuts:
+        scores = nl.evaluate(nested, data.batches("test", 500), cut=cut, ood=strange.batches("test", 500))
+        calibration = found.calibration(cut)
+        rows[str(round(cut * NUM_BLOCKS))] = {
+            "accuracy": scores.accuracy,
+            "nll": scores.nll,
+            "ece": scores.ece,
+            "aupr": scores.aupr,
+            "auroc": scores.auroc,
+            "temperature": None if calibration is None else calibration.temperature,
+        }
+    keep = {key: [round(float(k), 3) for k in order.keep_probs()] for key, order in nested.orders.items()}
+    return {"method": name, "seed": seed, "changes": changes, "seconds": round(seconds), "rows": rows, "keep": keep}
+
+
+def table(path: Path) -> str:
+    runs = defaultdict(list)
+    for line in path.read_text().splitlines():
+        record = json.loads(line)
+        label = " ".join([record["method"], *(f"{k}={v}" for k, v in record["changes"].items())])
+        runs[label].append(record)
+    head = f"| blocks kept of {NUM_BLOCKS} | " + " | ".join(map(str, WIDTHS)) + " |"
+    lines = [head, "| --- |" + " --- |" * len(WIDTHS)]
+    for label, records in runs.items():
+        cells = [_cell([r["rows"][str(width)] for r in records if str(width) in r["rows"]]) for width in WIDTHS]
+        lines.append(f"| {label} ({len(records)} seeds) | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(rows: list[dict[str, float]]) -> str:
+    if not rows:
+        return "-"
+    parts = []
+    for key, digits in (("accuracy", 2), ("ece", 2), ("aupr", 1)):
+        values = [100 * row[key] for row in rows]
+        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        parts.append(f"{statistics.mean(values):.{digits}f} ±{spread:.{digits}f}")
+    return " / ".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, dest="command")
+    runs = commands.add_parser("run")
+    runs.add_argument("method", choices=METHODS)
+    runs.add_argument("seed", type=int)
+    runs.add_argument("--out", type=Path, required=True)
+    runs.add_argument("--set", nargs="*", default=[], metavar="NAME=JSON", help="entries of the recipe to change")
+    commands.add_parser("table").add_argument("path", type=Path)
+    asked = parser.parse_args()
+    if asked.command == "table":
+        print(table(asked.path))
+        return
+    changes = {name: json.loads(value) for name, _, value in (item.partition("=") for item in asked.set)}
+    line = json.dumps(run(asked.method, asked.seed, changes))
+    with asked.out.open("a") as file:
+        file.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()

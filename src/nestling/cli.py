@@ -1,0 +1,123 @@
+"""The command line: one function per command."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional, arg
+
+from nestling import commands
+from nestling.commands import Nesting
+from nestling.demo import demo as show
+from nestling.errors import NestlingError
+from nestling.training import Recipe
+from nestling.version import __version__
+
+RunPath = Annotated[Positional[Path], arg(metavar="RUN", help="Folder that `nestling train` wrote.")]
+Trust = Annotated[bool, arg(help="Let the run folder name code of yours (module:function) to build the network.")]
+
+
+def demo(*, out: Path = Path("runs/demo"), seed: int = 0) -> None:
+    """Train on digits with two classes kept away, and show what one run gives at every size.
+
+    Example: nestling demo
+
+    Args:
+        out: Folder for the network and the picture.
+        seed: Seed of the run.
+    """
+    print(show(out, seed=seed))
+
+
+def train(
+    data: Annotated[Positional[str], arg(metavar="DATA", help="Name or path of a data set: see `nestling data`.")],
+    *,
+    out: Path,
+    model: str = "mlp",
+    hold_out: tuple[int, ...] = (),
+    pretrained: Path | None = None,
+    nesting: Annotated[Nesting, arg(name="")] = Nesting(),  # noqa: B008 (frozen)
+    recipe: Annotated[Recipe, arg(name="")] = Recipe(),  # noqa: B008 (frozen)
+) -> None:
+    """Train a network once, for every width; given again, a run that was stopped goes on.
+
+    Example: nestling train mnist --model mlp --epochs 30 --out runs/mnist
+
+    Args:
+        out: Folder of the run.
+        model: Name of a network, or module:function of your own.
+        hold_out: Classes to leave out, for tests on strange data.
+        pretrained: Weights to start from, a .safetensors file with the network's own names.
+    """
+    print(commands.train(data, model, out, nesting, recipe, hold_out=hold_out, pretrained=pretrained))
+
+
+def evaluate(
+    run: RunPath,
+    *,
+    cuts: tuple[float, ...] = (),
+    ood: str | None = None,
+    samples: int = 6,
+    trust: Trust = False,
+) -> None:
+    """Score a run on its test data at any widths, and keep the figures in its scores.json.
+
+    Example: nestling evaluate runs/mnist --cuts 0.25 0.5 1 --ood kmnist
+
+    Args:
+        cuts: Fractions to cut to; none for those of the recipe.
+        ood: Data set that the uncertainty should tell from the run's own; the held-out classes if there are some.
+        samples: Draws of the weights to average over; 0 for their means.
+    """
+    print(commands.evaluate(run, cuts, ood=ood, samples=samples, trust=trust))
+
+
+def predict(
+    run: RunPath,
+    inputs: Annotated[Positional[Path], arg(metavar="INPUTS", help="Image, folder of images, .npy or .npz file.")],
+    *,
+    cut: float = 1.0,
+    samples: int = 6,
+    coverage: float = 0.9,
+    resize: bool = False,
+    out: Path | None = None,
+    trust: Trust = False,
+) -> None:
+    """Predict with a run, each answer with its uncertainty and its conformal set.
+
+    Example: nestling predict runs/mnist digit.png --cut 0.5
+
+    Args:
+        cut: Fraction to cut the network to.
+        samples: Draws of the weights to average over; 0 for their means.
+        coverage: How often the sets or intervals should hold the truth.
+        resize: Bring images to the network's size.
+        out: Write the answers to this .csv file too.
+    """
+    print(commands.predict(run, inputs, cut, samples, coverage, resize=resize, out=out, trust=trust))
+
+
+def data() -> None:
+    """List the data sets: what is here, and how to get the others.
+
+    Example: NESTLING_DATA=~/data nestling data
+    """
+    print(commands.data())
+
+
+def main() -> None:
+    """Run the command that was asked for; on bad input say so in one line and exit with 2."""
+    sys.path.insert(0, os.getcwd())
+    functions: dict[str, Callable[..., None]] = {f.__name__: f for f in (demo, train, evaluate, predict, data)}
+    about = f"nestling {__version__}: one training run, every size."
+    try:
+        tyro.extras.subcommand_cli_from_dict(functions, prog="nestling", description=about)
+    except NestlingError as error:
+        print(f"nestling: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("nestling: stopped. The same command goes on from the last checkpoint.", file=sys.stderr)
+        sys.exit(130)

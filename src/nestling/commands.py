@@ -1,0 +1,238 @@
+"""What each command does, from its arguments to the text it prints."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from nestling import data as sets
+from nestling import models
+from nestling.data import Data
+from nestling.data.inputs import read_inputs
+from nestling.errors import RangeError, RunError
+from nestling.network import nest
+from nestling.network.group import Kind
+from nestling.prediction import ClassPrediction, Prediction, RegressionPrediction
+from nestling.prediction import predict as run_prediction
+from nestling.report import score_widths, text_table, widths_table
+from nestling.training import Recipe, Run, open_run
+from nestling.training import train as run_training
+from nestling.training.files import write_json, write_whole
+from nestling.training.train import prepared
+
+_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Nesting:
+    """The options of ``nest`` that a command line can give."""
+
+    order: Literal["downhill", "uniform", "geometric", "full"] = "downhill"
+    """How widths are drawn; downhill is learned."""
+    weights: Literal["gaussian", "plain"] = "gaussian"
+    """gaussian learns the uncertainty of each weight."""
+    sampling: Literal["local", "shared", "each"] = "local"
+    """How weights are drawn; shared or each for segmentation."""
+    num_blocks: int = 32
+    """Into how many blocks each group is divided."""
+    num_always: int = 2
+    """How many of them are never cut."""
+    kinds: tuple[Kind, ...] = ("channel", "neuron")
+    """What may be cut."""
+    where: Literal["inner", "all"] = "inner"
+    """Cut only what stays inside a block, or residual streams too."""
+    exclude: tuple[str, ...] = ()
+    """Modules or tensors to leave alone."""
+    rescale: bool = False
+    """Scale each block by its keep probability at test time, as FN3 does."""
+
+    def options(self) -> dict[str, Any]:
+        """The options as ``nest`` takes them."""
+        return asdict(self) | {"weights": None if self.weights == "plain" else self.weights}
+
+
+def train(
+    source: str,
+    model: str,
+    out: Path,
+    nesting: "Nesting",
+    recipe: Recipe,
+    *,
+    hold_out: Sequence[int] = (),
+    pretrained: Path | None = None,
+) -> str:
+    """Load, build, nest, train; the table of validation is in the log, so the text says where things are."""
+    loaded = sets.load(source, hold_out=hold_out, seed=recipe.seed, splits=("train", "validation"))
+    options = models.options_for(model, loaded.input_shape, loaded.num_outputs)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        network = models.build(model, **options)
+    if pretrained is not None:
+        load_weights(network, pretrained)
+    nested = nest(network, torch.zeros(2, *loaded.input_shape), **nesting.options())
+    print(nested.groups, flush=True)
+    run_training(nested, loaded, recipe, out=out)
+    return f"Saved {out}. Next: nestling evaluate {out}"
+
+
+def evaluate(
+    folder: Path, cuts: Sequence[float], *, ood: str | None = None, samples: int = 6, trust: bool = False
+) -> str:
+    """Score a run at cuts, which are recalibrated and calibrated first where they are new, and note the figures."""
+    run = open_run(folder, trust=trust)
+    loaded = _data_of(run)
+    wanted = sorted(set(cuts or run.recipe.cuts))
+    run = prepared(run, wanted, loaded)
+    strange = _strange(loaded, ood)
+    rows = score_widths(
+        run.nested,
+        loaded.batches("test", _BATCH),
+        wanted,
+        ood=strange,
+        samples=samples,
+        likelihood=run.likelihood,
+        calibrations=[own if samples else None for own in map(run.calibration, wanted)],
+    )
+    write_json(folder / "scores.json", {"data": loaded.name, "samples": samples, "rows": [r.to_dict() for r in rows]})
+    return widths_table(rows)
+
+
+def predict(
+    folder: Path,
+    inputs: Path,
+    cut: float,
+    samples: int,
+    coverage: float,
+    *,
+    resize: bool = False,
+    out: Path | None = None,
+    trust: bool = False,
+) -> str:
+    """Predict at a cut, with the calibration that was fitted there."""
+    run = open_run(folder, trust=trust)
+    about = run.data
+    if about.get("input_shape") is None:
+        raise RunError(folder, "was trained on loaders of yours, whose inputs no file describes", "Use nl.predict.")
+    names, x = read_inputs(inputs, shape=about["input_shape"], mean=about["mean"], std=about["std"], resize=resize)
+    if run.calibration(cut) is None:
+        run = prepared(run, [cut], _data_of(run))
+    calibration = run.calibration(cut)
+    assert calibration is not None
+    if coverage not in calibration.thresholds:
+        known = ", ".join(f"{own:g}" for own in calibration.thresholds)
+        raise RangeError("coverage", coverage, f"one of {known}", "The run was calibrated for these.")
+    found = run_prediction(
+        run.nested, x, cut=cut, samples=samples, likelihood=run.likelihood, calibration=calibration, batch_size=_BATCH
+    )
+    header, rows = _answers(found, names, tuple(about["classes"]), coverage)
+    if out is not None:
+        _write_csv(out, header, rows)
+    return text_table(header, rows)
+
+
+def data() -> str:
+    """The data sets by name, what of each is here, and how to get the rest."""
+    rows = []
+    for found in sets.found():
+        here = ", ".join(found.splits) or "not here"
+        count = f"{found.num_examples:,}" if found.num_examples else "-"
+        rows.append(
+            [found.name, found.task, here, count, str(found.where or "embedded") if found.splits else found.how]
+        )
+    return text_table(["name", "task", "splits", "examples", "where, or how to get it"], rows)
+
+
+def load_weights(network: nn.Module, path: Path) -> None:
+    """Give a network the weights of a safetensors file that has them under the network's own names."""
+    try:
+        tensors = load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        advice = "Save them with safetensors.torch.save_file(module.state_dict(), path); pickles are not read."
+        raise RunError(path, f"can't be read as safetensors ({error})", advice) from None
+    own = network.state_dict()
+    for name in {**own, **tensors}:
+        here, there = own.get(name), tensors.get(name)
+        if here is None or there is None or here.shape != there.shape:
+            shapes = " and ".join("nothing" if t is None else str(tuple(t.shape)) for t in (there, here))
+            raise RunError(path, f"does not fit the network at {name}: {shapes}", "Check the model and its options.")
+    network.load_state_dict(tensors)
+
+
+def _data_of(run: Run) -> Data:
+    """The data that a run was trained on."""
+    loaded_with = run.data.get("loaded_with")
+    if loaded_with is None:
+        raise RunError(run.folder, "was trained on data of yours that no file describes", "Use nl.evaluate.")
+    return sets.load(**loaded_with)
+
+
+def _strange(loaded: Data, ood: str | None) -> Any:  # noqa: ANN401
+    """Batches of what the network should not know: a data set, or the classes that were held out."""
+    if ood is None:
+        return None if loaded.held_out is None else loaded.batches("held_out", _BATCH)
+    other = sets.load(ood, splits=("test",)).normalised_like(loaded)
+    if other.input_shape != loaded.input_shape:
+        given, needed = f"{ood} with inputs {other.input_shape}", f"data with inputs {loaded.input_shape}"
+        raise RangeError("ood", given, needed, "Choose a set of the same kind.")
+    return other.batches("test", _BATCH)
+
+
+_Table = tuple[list[str], list[list[str]]]
+
+
+def _answers(found: Prediction, names: Sequence[str], classes: Sequence[str], coverage: float) -> _Table:
+    """A row of text for each input."""
+    if isinstance(found, RegressionPrediction):
+        return _regression_answers(found, names, coverage)
+    assert isinstance(found, ClassPrediction)
+    return (_mask_answers if found.probs.ndim > 2 else _class_answers)(found, names, classes, coverage)
+
+
+def _class_answers(found: ClassPrediction, names: Sequence[str], classes: Sequence[str], coverage: float) -> _Table:
+    header = ["input", "class", "probability", "uncertainty", "of it epistemic", f"{coverage:.0%} set"]
+    inside = found.sets(coverage).tolist()
+    rows = []
+    for i, name in enumerate(names):
+        held = " ".join(label for label, held in zip(classes, inside[i], strict=True) if held)
+        figures = (f"{float(own[i]):.4f}" for own in (found.confidence, found.entropy, found.epistemic))
+        rows.append([name, classes[int(found.labels[i])], *figures, held or "none"])
+    return header, rows
+
+
+def _mask_answers(found: ClassPrediction, names: Sequence[str], classes: Sequence[str], _: float) -> _Table:
+    """A mask is summed up by the share of its pixels in each class and the mean uncertainty of a pixel."""
+    header = ["input", *(f"share of {name}" for name in classes), "uncertainty", "of it epistemic"]
+    rows = []
+    for i, name in enumerate(names):
+        shares = (f"{float((found.labels[i] == number).double().mean()):.4f}" for number in range(len(classes)))
+        rows.append([name, *shares, *(f"{float(own[i].mean()):.4f}" for own in (found.entropy, found.epistemic))])
+    return header, rows
+
+
+def _regression_answers(found: RegressionPrediction, names: Sequence[str], coverage: float) -> _Table:
+    low, high = found.interval(coverage)
+    header = ["input", "mean", "std", f"{coverage:.0%} interval"]
+    return header, [
+        [name, _numbers(found.mean[i]), _numbers(found.std[i]), f"{_numbers(low[i])} to {_numbers(high[i])}"]
+        for i, name in enumerate(names)
+    ]
+
+
+def _numbers(values: Tensor) -> str:
+    return " ".join(f"{float(value):.4g}" for value in values.reshape(-1))
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    text = io.StringIO()
+    csv.writer(text).writerows([header, *rows])
+    try:
+        write_whole(path, text.getvalue().encode())
+    except OSError as error:
+        raise RunError(path, f"can't be written ({error.strerror})", "Give a path that can be written to.") from None

@@ -1,0 +1,27 @@
+"""Data sets by name or by path, held in memory and served in batches that can be made again."""
+
+from nestling.data.augmentation import Augment
+from nestling.data.batches import Batches, Grader
+from nestling.data.dataset_batches import DatasetBatches
+from nestling.data.faults import DamagedError, DataError, MissingError
+from nestling.data.listing import Found, found
+from nestling.data.loading import load, names
+from nestling.data.record import Data, Task
+from nestling.data.split import Split
+
+__all__ = [
+    "Augment",
+    "Batches",
+    "DamagedError",
+    "Data",
+    "DataError",
+    "DatasetBatches",
+    "Found",
+    "Grader",
+    "MissingError",
+    "Split",
+    "Task",
+    "found",
+    "load",
+    "names",
+]

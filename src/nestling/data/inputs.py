@@ -1,0 +1,80 @@
+"""Inputs to predict on: image files, or arrays of them, brought into the form that a network was trained on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from nestling.data.faults import DamagedError, DataError, MissingError
+from nestling.data.formats.images import is_image
+from nestling.data.formats.npz import read_npz
+
+ARRAYS = ("x", "images", "inputs", "x_test", "images_test")
+
+
+def read_inputs(
+    path: Path | str,
+    *,
+    shape: Sequence[int],
+    mean: Sequence[float],
+    std: Sequence[float],
+    resize: bool = False,
+) -> tuple[list[str], Tensor]:
+    """Names and normalised inputs (N, *shape) from an image, a folder of images, an .npy or an .npz file."""
+    place = Path(path)
+    if not place.exists():
+        raise MissingError(f"{place} does not exist. Pass an image, a folder of images, an .npy or an .npz file.")
+    if place.suffix in (".npy", ".npz"):
+        array = _array(place)
+        if array.shape[1:] != tuple(shape):
+            raise DataError(f"{place} has inputs of shape {array.shape[1:]}, but the network takes {tuple(shape)}.")
+        names = [f"{place.name}[{number}]" for number in range(len(array))]
+    else:
+        files = sorted(file for file in place.rglob("*") if is_image(file.name)) if place.is_dir() else [place]
+        if not files:
+            raise MissingError(f"{place} has no images. Pass a folder with .png or .jpg files.")
+        names = [str(file) for file in files]
+        array = np.stack([_image(file, shape, resize) for file in files])
+    return names, normalised(torch.from_numpy(np.ascontiguousarray(array)), mean, std)
+
+
+def normalised(inputs: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Inputs as a network sees them: (x - mean) / std, where x is in [0, 1] if it is stored as bytes."""
+    values = inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs.float()
+    shape = (1, -1) + (1,) * (inputs.ndim - 2)
+    return (values - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
+
+
+def _array(place: Path) -> np.ndarray:
+    if place.suffix == ".npz":
+        arrays = read_npz(place)
+        name = next((name for name in ARRAYS if name in arrays), None)
+        if name is None:
+            raise DataError(f"{place} has the arrays {', '.join(arrays)}. Name the inputs x.")
+        return arrays[name]
+    try:
+        found = np.load(place, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as fault:
+        raise DamagedError(f"{place} is not an array that can be read: {fault}. Write it with numpy.save.") from fault
+    return np.asarray(found)
+
+
+def _image(file: Path, shape: Sequence[int], resize: bool) -> np.ndarray:
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise DataError(f"the network takes inputs of shape {tuple(shape)}, which is no image. Pass an .npy file.")
+    try:
+        with Image.open(file) as opened:
+            image = opened.convert("L" if shape[0] == 1 else "RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as fault:
+        raise DamagedError(f"{file} is not an image that can be read. Replace or remove it.") from fault
+    height, width = shape[1:]
+    if image.size != (width, height):
+        if not resize:
+            given = f"{image.width} x {image.height}"
+            raise DataError(f"{file} is {given} pixels, but the network takes {width} x {height}. Pass --resize.")
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)
+    return pixels[None] if shape[0] == 1 else pixels.transpose(2, 0, 1)

@@ -1,0 +1,130 @@
+"""From a name, a path or Datasets to data that is ready for training."""
+
+import difflib
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from nestling.data.arrays import num_outputs_of
+from nestling.data.faults import DataError, MissingError
+from nestling.data.files import data_root, obtained
+from nestling.data.own import read_datasets, read_path
+from nestling.data.parts import WHOLE, Raw
+from nestling.data.record import Data
+from nestling.data.sources import SOURCES, Source
+from nestling.data.split import Split
+from nestling.data.splitting import with_test, with_validation, without_classes
+from nestling.data.statistics import mean_and_std
+from nestling.errors import ArgumentError
+
+ALL_SPLITS = ("train", "validation", "test")
+
+
+def names() -> tuple[str, ...]:
+    """The names that ``load`` knows."""
+    return tuple(SOURCES)
+
+
+def load(
+    source: "str | Path | Dataset[Any] | Sequence[Dataset[Any]]",
+    *,
+    validation: float = 0.1,
+    hold_out: Collection[int] = (),
+    seed: int = 0,
+    root: Path | str | None = None,
+    splits: Collection[str] = ALL_SPLITS,
+    download: bool = True,
+    verify: bool = True,
+) -> Data:
+    """Load the data set called ``source``, or the one at that path, or torch Datasets; keep it in memory.
+
+    ``validation`` is the fraction, or if an int the number, of training examples to set aside: in proportion by class,
+    by whole patients where there are patients, by ``seed``, and never from test data. It is set aside whatever
+    ``splits`` are asked for; pass 0 to train on all. A set without a test split gives a fifth of itself for it, always
+    the same. The classes ``hold_out`` go to ``Data.held_out``, and the others are numbered anew from 0.
+    Official files are looked for in ``root`` / name (default ``$NESTLING_DATA``), fetched if ``download``, and
+    compared with their published checksums if ``verify``.
+    """
+    wanted = _wanted(splits)
+    if not isinstance(source, str | Path):
+        raw = read_datasets([source] if isinstance(source, Dataset) else list(source))
+        return _ready(raw, validation, hold_out, seed, wanted)
+    try:
+        if isinstance(source, str) and source in SOURCES:
+            raw = _official(SOURCES[source], data_root(root), wanted, download, verify)
+        else:
+            raw = read_path(_existing(source), wanted)
+    except OSError as fault:
+        advice = "Check that it is a file that you may read."
+        raise DataError(f"{fault.filename or source} cannot be read: {fault.strerror or fault}. {advice}") from fault
+    again = {"source": str(source), "validation": validation, "hold_out": list(hold_out), "seed": seed}
+    return replace(_ready(raw, validation, hold_out, seed, wanted), loaded_with=again)
+
+
+def _official(source: Source, root: Path, wanted: Collection[str], download: bool, verify: bool) -> Raw:
+    needed = [part for part in source.parts if part == WHOLE or part in wanted]
+    if "validation" in wanted and "train" in source.parts and "train" not in needed:
+        needed.insert(0, "train")
+    parts = {}
+    for part in needed:
+        layout, paths = obtained(source, part, root, download=download, verify=verify)
+        parts[part] = layout.read(paths)
+    classes = source.classes or next(part.classes for part in parts.values())
+    return Raw(source.name, source.task, classes, source.augment, parts, source.mean, source.std)
+
+
+def _ready(raw: Raw, validation: float, hold_out: Collection[int], seed: int, wanted: Collection[str]) -> Data:
+    kept, held_out = without_classes(raw, hold_out)
+    parts = with_test(kept).parts
+    of_train = parts.get("train") or next(iter(parts.values()))
+    mean, std = raw.mean, raw.std
+    if mean is None or std is None:
+        mean, std = mean_and_std(of_train.split.inputs)
+    divided = with_validation(replace(kept, parts=parts), validation, seed).parts
+    chosen = {name: part.split for name, part in divided.items() if name in wanted}
+    _complete(raw.name, chosen, wanted)
+    num_outputs = len(kept.classes) or num_outputs_of(list(parts.values()), raw.name)
+    return Data(
+        name=raw.name,
+        task=raw.task,
+        train=chosen.get("train"),
+        validation=chosen.get("validation"),
+        test=chosen.get("test"),
+        held_out=held_out,
+        num_outputs=num_outputs,
+        classes=kept.classes,
+        mean=mean,
+        std=std,
+        augment=raw.augment,
+    )
+
+
+def _complete(name: str, chosen: dict[str, Split], wanted: Collection[str]) -> None:
+    if not chosen or ("train" in wanted and "train" not in chosen):
+        there = f"only {', '.join(chosen)}" if chosen else "none of these"
+        raise DataError(f"{name} was asked for {', '.join(wanted)}, but has {there}. Ask for other splits.")
+    for split, examples in chosen.items():
+        if len(examples) == 0:
+            raise DataError(f"{name} has too few examples for a split {split!r}: it would be empty. Ask for others.")
+
+
+def _wanted(splits: Collection[str]) -> Collection[str]:
+    if isinstance(splits, str) or not splits or not set(splits) <= set(ALL_SPLITS):
+        advice = 'For example splits=("test",).'
+        raise ArgumentError("splits", repr(splits), f"some of {', '.join(ALL_SPLITS)}", advice)
+    return splits
+
+
+def _existing(source: str | Path) -> Path:
+    path = Path(source).expanduser()
+    if path.exists():
+        return path
+    if isinstance(source, Path) or os.sep in source or path.suffix:
+        raise MissingError(f"{path} does not exist. Pass the path of an .npz file or of a folder of images.")
+    near = difflib.get_close_matches(source.lower().replace("-", "_"), names(), n=1, cutoff=0.5)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    raise MissingError(f"there is no data set {source!r}: {guess}The names are {', '.join(names())}.")

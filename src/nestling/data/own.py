@@ -1,0 +1,119 @@
+"""A user's own data: an .npz file, a folder of images, or torch Datasets.
+
+An .npz file holds inputs and targets under one of the pairs of names in ``PAIRS``. With a suffix, such as ``x_train``
+and ``y_train``, they are that split; without, the whole, of which a fifth is set aside for testing. Whole numbers are
+classes, real numbers are regression, masks of bytes are segmentation.
+
+A folder holds ``<class>/<image>``, or ``train/<class>/<image>`` and the like beside it.
+"""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from nestling.data.arrays import num_outputs_of, part_of, task_of
+from nestling.data.faults import DataError, MissingError
+from nestling.data.formats.archive import FolderTree
+from nestling.data.formats.images import has_colour, is_image, read_images
+from nestling.data.formats.npz import Arrays, read_npz
+from nestling.data.parts import WHOLE, Part, Raw, labelled
+from nestling.errors import ArgumentError
+
+PAIRS = (("x", "y"), ("images", "labels"), ("images", "masks"), ("inputs", "targets"))
+SUFFIXES = {"_train": "train", "_validation": "validation", "_val": "validation", "_test": "test", "": WHOLE}
+FOLDERS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
+
+
+def read_path(path: Path, wanted: Collection[str]) -> Raw:
+    """The data at ``path``, a folder of images or an .npz file; ``wanted`` are the splits to read."""
+    if path.is_dir():
+        return _folder(path, wanted)
+    if path.suffix != ".npz":
+        raise DataError(f"{path} is neither an .npz file nor a folder of images. Convert it with numpy.savez.")
+    return _npz(path)
+
+
+def read_datasets(datasets: Sequence["Dataset[Any]"]) -> Raw:
+    """Datasets of pairs (input, target): one is the whole; two are train and test; three have validation between."""
+    names = {1: (WHOLE,), 2: ("train", "test"), 3: ("train", "validation", "test")}.get(len(datasets))
+    if names is None or not all(isinstance(dataset, Dataset) for dataset in datasets):
+        given = ", ".join(type(dataset).__name__ for dataset in datasets) or "nothing"
+        needed = "one Dataset, or (train, test), or (train, validation, test)"
+        raise ArgumentError("source", given, needed, "Pass torch Datasets, a name or a path.")
+    parts = {name: _stacked(dataset, name) for name, dataset in zip(names, datasets, strict=True)}
+    return _raw(type(datasets[0]).__name__, parts)
+
+
+def _npz(path: Path) -> Raw:
+    arrays = read_npz(path)
+    parts: dict[str, Part] = {}
+    for suffix, name in SUFFIXES.items():
+        for x, y in PAIRS:
+            if x + suffix in arrays and y + suffix in arrays and name not in parts:
+                where = f"{path} ({x}{suffix}, {y}{suffix})"
+                parts[name] = part_of(arrays.pop(x + suffix), arrays.pop(y + suffix), where)
+    if not parts or (WHOLE in parts and len(parts) > 1):
+        raise DataError(f"{path} has the arrays {_listed(arrays)}. {_NPZ_ADVICE}")
+    if any(stray in arrays for stray in _KNOWN):
+        raise DataError(f"{path} has {_listed(arrays)} without the array that goes with it. {_NPZ_ADVICE}")
+    return _raw(path.stem, parts)
+
+
+_KNOWN = {name + suffix for pair in PAIRS for name in pair for suffix in SUFFIXES}
+_NPZ_ADVICE = "Save inputs and targets as x and y, or as x_train, y_train, x_test, y_test (x_validation, y_validation)."
+
+
+def _listed(arrays: Arrays) -> str:
+    return ", ".join(sorted(arrays)) or "none"
+
+
+def _folder(path: Path, wanted: Collection[str]) -> Raw:
+    present = {split: path / folder for folder, split in FOLDERS.items() if (path / folder).is_dir()}
+    split_up = "train" in present or "test" in present
+    folders = {split: place for split, place in present.items() if split in wanted} if split_up else {WHOLE: path}
+    if split_up and "train" in present and "validation" in wanted and "validation" not in present:
+        folders["train"] = present["train"]
+    if not folders:
+        raise MissingError(f"{path} has the splits {', '.join(present)}, none of which was asked for. Ask for one.")
+    names = {split: _images_by_class(place) for split, place in folders.items()}
+    classes = sorted({folder for of_split in names.values() for folder in of_split.values()})
+    strange = set(classes) - set(names["train"].values()) if "train" in names else set()
+    if strange:
+        raise DataError(f"{path} has the class {min(strange)} outside of train only. Add it to train or remove it.")
+    colour = any(has_colour(FolderTree(place), list(names[split])) for split, place in folders.items())
+    parts = {split: _image_part(place, names[split], classes, colour) for split, place in folders.items()}
+    return Raw(path.name, "classification", tuple(classes), "none", parts)
+
+
+def _images_by_class(folder: Path) -> dict[str, str]:
+    files = [name for name in FolderTree(folder).names() if is_image(name)]
+    if not any("/" in name for name in files):
+        given = "images, but none in a folder of its class" if files else "no images"
+        raise MissingError(f"{folder} has {given}. Put images into {folder}/<class>/.")
+    return {name: name.split("/")[0] for name in files if "/" in name}
+
+
+def _image_part(folder: Path, names: dict[str, str], classes: list[str], colour: bool) -> Part:
+    images = read_images(FolderTree(folder), list(names), colour)
+    return labelled(images, np.array([classes.index(name) for name in names.values()]), len(classes), str(folder))
+
+
+def _stacked(dataset: "Dataset[Any]", name: str) -> Part:
+    """Every example once, kept in memory; what a Dataset does at random is done once and then fixed."""
+    try:
+        pairs = [dataset[place] for place in range(len(dataset))]  # type: ignore[arg-type]
+        x, y = (np.stack([np.asarray(pair[side]) for pair in pairs]) for side in (0, 1))
+    except (TypeError, ValueError, IndexError, NotImplementedError) as fault:
+        needed = "have a length and give pairs (input, target) of one shape"
+        raise DataError(f"the Dataset for {name} must {needed}, but: {fault}. Wrap it, or use a DataLoader.") from fault
+    return part_of(x, y, f"the Dataset for {name}")
+
+
+def _raw(name: str, parts: dict[str, Part]) -> Raw:
+    num_outputs = num_outputs_of(list(parts.values()), name)
+    task = task_of(next(iter(parts.values())).split.targets)
+    classes = () if task == "regression" else tuple(str(number) for number in range(num_outputs))
+    return Raw(name, task, classes, "none", parts)

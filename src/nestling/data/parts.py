@@ -1,0 +1,56 @@
+"""What a reader hands over, before it is split: arrays that were checked, and what they mean."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nestling.data.augmentation import Augment
+from nestling.data.faults import DamagedError
+from nestling.data.record import Task
+from nestling.data.split import Split
+
+WHOLE = "whole"
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Examples of one part of a set; examples of one of the ``groups`` are never separated.
+
+    ``classes`` are their names where only the files know them.
+    """
+
+    split: Split
+    groups: Tensor | None = None
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Raw:
+    """Parts by name: train, validation and test as their makers split them, or ``whole``."""
+
+    name: str
+    task: Task
+    classes: tuple[str, ...]
+    augment: Augment
+    parts: dict[str, Part]
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+def labelled(images: NDArray[Any], labels: NDArray[Any], num_classes: int, where: str) -> Part:
+    """Images as they are with labels in 0..``num_classes`` - 1, of an official file called ``where``."""
+    if len(images) != len(labels):
+        raise DamagedError(f"{where} has {len(images)} images and {len(labels)} labels. Fetch both files again.")
+    if len(labels) == 0 or labels.min() < 0 or labels.max() >= num_classes:
+        given = f"labels {labels.min()} to {labels.max()}" if len(labels) else "no labels"
+        raise DamagedError(f"{where} has {given}, but its classes are 0 to {num_classes - 1}. Fetch it again.")
+    return Part(Split(as_tensor(images), torch.from_numpy(labels.astype(np.int64))))
+
+
+def as_tensor(array: NDArray[Any]) -> Tensor:
+    """A tensor with memory of its own, in order."""
+    return torch.from_numpy(np.array(array, order="C", copy=True))

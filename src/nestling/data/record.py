@@ -1,0 +1,86 @@
+"""A data set that is ready for training: its splits, what its targets mean, and how its inputs are normalised."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from nestling.data.augmentation import Augment
+from nestling.data.batches import Batches, Grader
+from nestling.data.faults import DataError
+from nestling.data.split import Split
+
+Task = Literal["classification", "segmentation", "regression"]
+SPLITS = ("train", "validation", "test", "held_out")
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Splits that were not asked for, or do not exist, are None.
+
+    ``held_out`` has the examples of the classes that were held out, with the labels that the whole set gives them.
+    ``loaded_with`` are the arguments of ``load`` that give it again, None if they can't be written down.
+    ``mean`` and ``std`` have one entry per channel of an image or per feature of a vector; those of inputs that are
+    stored as bytes are in [0, 1], those of others in their own unit. ``augment`` is what suits training on this set.
+    """
+
+    name: str
+    task: Task
+    train: Split | None
+    validation: Split | None
+    test: Split | None
+    held_out: Split | None
+    num_outputs: int
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augment: Augment
+    loaded_with: Mapping[str, Any] | None = None
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input, without the batch axis."""
+        return tuple(next(iter(self.splits.values())).inputs.shape[1:])
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """The splits that are there, by name."""
+        all_splits = (self.train, self.validation, self.test, self.held_out)
+        return {name: split for name, split in zip(SPLITS, all_splits, strict=True) if split is not None}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over every split: it changes with any byte of any example, and with the way they are split."""
+        digest = hashlib.sha256()
+        for name, split in self.splits.items():
+            for tensor in (split.inputs, split.targets):
+                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+                digest.update(tensor.contiguous().numpy().data)
+        return digest.hexdigest()
+
+    def split(self, name: str) -> Split:
+        """The split called ``name``: train, validation, test or held_out."""
+        if name not in self.splits:
+            there = ", ".join(self.splits)
+            raise DataError(f"{self.name} was loaded without a split {name!r}; it has {there}. Ask load() for it.")
+        return self.splits[name]
+
+    def batches(
+        self,
+        split: str,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        augment: Augment = "none",
+        seed: int = 0,
+        drop_last: bool = False,
+        grader: Grader = "all",
+    ) -> Batches:
+        """Batches of the split called ``split``; pass ``augment=data.augment`` for training."""
+        examples = self.split(split)
+        return Batches(examples, batch_size, self.mean, self.std, shuffle, augment, seed, drop_last, grader)
+
+    def normalised_like(self, other: "Data") -> "Data":
+        """This data with the mean and std of ``other``: a network must see strange data as it saw its own."""
+        return replace(self, mean=other.mean, std=other.std)

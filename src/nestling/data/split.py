@@ -1,0 +1,37 @@
+"""Inputs and targets held in memory, one row an example."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nestling.errors import ShapeError
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Examples that belong together.
+
+    ``inputs`` are uint8 or float32, images (N, C, H, W) or vectors (N, D). ``targets`` are int64 (N,) for
+    classification, uint8 (N, R, H, W) by R graders for segmentation, float32 (N, D) for regression.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.targets):
+            given = f"{len(self.targets)} for {len(self.inputs)} inputs"
+            raise ShapeError("targets", given, "one per input", "Check that both come from the same examples.")
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def subset(self, index: Tensor) -> "Split":
+        """The examples at the places ``index``, in that order."""
+        return Split(self.inputs[index], self.targets[index])
+
+
+def joined(splits: list[Split]) -> Split:
+    """The examples of several splits, one after the other."""
+    return Split(torch.cat([split.inputs for split in splits]), torch.cat([split.targets for split in splits]))

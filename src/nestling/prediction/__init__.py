@@ -1,0 +1,40 @@
+"""Predictions with their uncertainty, scores over data sets, and calibration after training."""
+
+from nestling.prediction.calibrate import calibrate
+from nestling.prediction.calibration import Calibration
+from nestling.prediction.detection import Detection
+from nestling.prediction.evaluate import evaluate
+from nestling.prediction.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Likelihood,
+    likelihood_named,
+)
+from nestling.prediction.predict import predict
+from nestling.prediction.predictions import ClassPrediction, Prediction, RegressionPrediction
+from nestling.prediction.reliability import Reliability
+from nestling.prediction.scores import ClassScores, RegressionScores, Scores, SetScores
+
+__all__ = [
+    "Bernoulli",
+    "Calibration",
+    "Categorical",
+    "ClassPrediction",
+    "ClassScores",
+    "Detection",
+    "Gaussian",
+    "HeteroscedasticGaussian",
+    "Likelihood",
+    "Prediction",
+    "RegressionPrediction",
+    "RegressionScores",
+    "Reliability",
+    "Scores",
+    "SetScores",
+    "calibrate",
+    "evaluate",
+    "likelihood_named",
+    "predict",
+]

@@ -1,0 +1,92 @@
+"""A calibration: the temperature and the conformal thresholds of a network at one cut, fitted after training."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nestling.arguments import count, finite_number, inner_probability, positive_number
+from nestling.errors import ArgumentError, DtypeError
+from nestling.network.cut import Cut
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What ``calibrate`` fits and ``predict`` and ``evaluate`` apply.
+
+    ``temperature`` divides the logits of each draw, or multiplies the variance of the noise. ``thresholds``, by
+    coverage, bound the nonconformity of what a conformal set holds. The rest says what it was fitted on.
+    """
+
+    temperature: float
+    thresholds: Mapping[float, float]
+    num_examples: int
+    likelihood: str
+    samples: int
+    cut: Cut | None
+
+    def __post_init__(self) -> None:
+        positive_number("temperature", self.temperature)
+        for coverage, threshold in self.thresholds.items():
+            inner_probability("coverage", coverage)
+            finite_number("threshold", threshold)
+        count("num_examples", self.num_examples, "how many examples it was fitted on")
+
+    def check(self, likelihood: str, cut: Cut | None) -> None:
+        """Refuse to be used with another likelihood or at another cut; a plain network, without a cut, is trusted."""
+        if likelihood != self.likelihood:
+            given = f"one that was fitted with the {self.likelihood} likelihood"
+            raise ArgumentError("calibration", given, f"one for {likelihood}", "Fit it with the same likelihood.")
+        if self.cut is not None and cut is not None and self.cut != cut:
+            given, needed = f"one that was fitted at {self.cut.as_dict()}", f"one for the cut {cut.as_dict()}"
+            raise ArgumentError("calibration", given, needed, "Call calibrate(..., cut=...) for this cut too.")
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values, as JSON holds them."""
+        return {
+            "temperature": self.temperature,
+            "thresholds": {str(coverage): threshold for coverage, threshold in self.thresholds.items()},
+            "num_examples": self.num_examples,
+            "likelihood": self.likelihood,
+            "samples": self.samples,
+            "cut": None if self.cut is None else self.cut.as_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> "Calibration":
+        """The calibration that ``to_dict`` wrote down."""
+        wanted = {
+            "temperature": (int, float),
+            "thresholds": (Mapping,),
+            "num_examples": (int,),
+            "likelihood": (str,),
+            "samples": (int,),
+            "cut": (Mapping, type(None)),
+        }
+        if not isinstance(values, Mapping) or set(values) != set(wanted):
+            given = f"the keys {sorted(map(str, values))}" if isinstance(values, Mapping) else type(values).__name__
+            raise ArgumentError("calibration", given, f"a dictionary of {', '.join(wanted)}", _ADVICE)
+        for key, kinds in wanted.items():
+            if not isinstance(values[key], kinds) or isinstance(values[key], bool):
+                needed = " or ".join(kind.__name__ for kind in kinds)
+                raise DtypeError(f"calibration's {key}", repr(values[key]), needed, _ADVICE)
+        return _made(**values)  # type: ignore[arg-type]
+
+
+def _made(
+    *,
+    temperature: float,
+    thresholds: Mapping[str, float],
+    num_examples: int,
+    likelihood: str,
+    samples: int,
+    cut: Mapping[str, int] | None,
+) -> Calibration:
+    try:
+        by_coverage = {float(coverage): threshold for coverage, threshold in thresholds.items()}
+    except ValueError:
+        given = ", ".join(thresholds)
+        raise DtypeError("calibration's thresholds", given, "coverages such as 0.9", _ADVICE) from None
+    known = None if cut is None else Cut(tuple(cut.items()))
+    return Calibration(temperature, by_coverage, num_examples, likelihood, samples, known)
+
+
+_ADVICE = "Read back what Calibration.to_dict wrote; the file may be damaged or of another version."

@@ -1,0 +1,241 @@
+"""What ``predict`` gives: an averaged distribution for each example, and its uncertainty in two parts."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from nestling.errors import ArgumentError
+from nestling.prediction.uncertainty import entropy, mean_log_probs, normal_log_prob
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction(ABC):
+    """The predictive distribution of a batch, averaged over draws of the weights.
+
+    ``total`` uncertainty is the sum of ``aleatoric`` (what remains if the weights were known) and ``epistemic`` (how
+    far the draws disagree). ``thresholds``, by coverage, come with a calibration.
+    """
+
+    thresholds: Mapping[float, float] = field(default_factory=dict, kw_only=True, repr=False)
+
+    @property
+    @abstractmethod
+    def samples(self) -> Tensor | None:
+        """The predictions (S, B, ...) under each draw, if they were asked for."""
+
+    @property
+    @abstractmethod
+    def total(self) -> Tensor:
+        """All of the uncertainty."""
+
+    @property
+    @abstractmethod
+    def aleatoric(self) -> Tensor:
+        """The uncertainty under one draw, on average."""
+
+    @property
+    @abstractmethod
+    def epistemic(self) -> Tensor:
+        """The disagreement between draws, never below zero; zero where nothing is drawn."""
+
+    @abstractmethod
+    def log_prob(self, target: Tensor) -> Tensor:
+        """Log-probability of every element of a target under the averaged distribution."""
+
+    @abstractmethod
+    def nonconformity(self, target: Tensor) -> Tensor:
+        """How badly every element of a target fits, as split-conformal prediction ranks it."""
+
+    @abstractmethod
+    def set_size(self, coverage: float) -> Tensor:
+        """How much every conformal set holds: a number of classes, or the length of an interval."""
+
+    @abstractmethod
+    def unfamiliarity(self) -> dict[str, Tensor]:
+        """Scores (B,) that are high on examples unlike the training data, by name; the first one is the headline."""
+
+    def covers(self, target: Tensor, coverage: float) -> Tensor:
+        """Whether every element of a target lies in its conformal set."""
+        return self.nonconformity(target) <= self.threshold(coverage)
+
+    def threshold(self, coverage: float) -> float:
+        """The threshold that was calibrated for a coverage."""
+        for known, threshold in self.thresholds.items():
+            if math.isclose(known, coverage):
+                return threshold
+        needed = f"one that was calibrated ({', '.join(map(str, self.thresholds)) or 'there is none'})"
+        raise ArgumentError(
+            "coverage", coverage, needed, "Fit calibrate(..., coverage=...) and pass it as predict(..., calibration=)."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ClassPrediction(Prediction):
+    """Probabilities of classes, for each example or for each of its positions; entropies are in nats."""
+
+    log_probs: Tensor
+    expected_entropy: Tensor = field(repr=False)
+    sample_probs: Tensor | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_logits(
+        cls, logits: Tensor, *, thresholds: Mapping[float, float], keep_samples: bool = False
+    ) -> "ClassPrediction":
+        """Average the distributions that logits (S, B, C, ...) stand for."""
+        each = logits.log_softmax(2)
+        return cls(
+            mean_log_probs(each),
+            entropy(each, 2).mean(0),
+            each.exp() if keep_samples else None,
+            thresholds=thresholds,
+        )
+
+    @property
+    def probs(self) -> Tensor:
+        """Mean probabilities (B, C, ...)."""
+        return self.log_probs.exp()
+
+    @property
+    def samples(self) -> Tensor | None:
+        """Probabilities (S, B, C, ...) under each draw, if they were asked for."""
+        return self.sample_probs
+
+    @property
+    def labels(self) -> Tensor:
+        """The most probable class (B, ...)."""
+        return self.log_probs.argmax(1)
+
+    @property
+    def confidence(self) -> Tensor:
+        """The probability (B, ...) of the most probable class."""
+        return self.log_probs.amax(1).exp()
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy (B, ...) of the mean probabilities."""
+        return entropy(self.log_probs, 1)
+
+    @property
+    def total(self) -> Tensor:
+        """All of the uncertainty: the entropy."""
+        return self.entropy
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """The entropy under one draw, on average."""
+        return self.expected_entropy
+
+    @property
+    def epistemic(self) -> Tensor:
+        """The mutual information between label and weights."""
+        return (self.entropy - self.expected_entropy).clamp_min(0)
+
+    def sets(self, coverage: float = 0.9) -> Tensor:
+        """Conformal sets (B, C, ...), true for each class that a set holds; a set may hold none."""
+        return 1 - self.probs <= self.threshold(coverage)
+
+    def log_prob(self, target: Tensor) -> Tensor:
+        """Log-probability of labels (B, ...), or of those of each rater (B, R, ...)."""
+        return class_log_prob(self.log_probs, target)
+
+    def nonconformity(self, target: Tensor) -> Tensor:
+        """One minus the probability of the label (LAC: Sadinle, Lei and Wasserman 2019), which gives small sets."""
+        return 1 - self.log_prob(target).exp()
+
+    def set_size(self, coverage: float) -> Tensor:
+        """How many classes every set holds."""
+        return self.sets(coverage).sum(1)
+
+    def unfamiliarity(self) -> dict[str, Tensor]:
+        """Entropy, mutual information, and the top class's surprise: it orders as 1 - p does, but never saturates."""
+        scores = {
+            "entropy": self.entropy,
+            "mutual_information": self.epistemic,
+            "max_probability": -self.log_probs.amax(1),
+        }
+        return {name: _per_example(score) for name, score in scores.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class RegressionPrediction(Prediction):
+    """A mixture of one Gaussian for each draw, all with equal weight; uncertainties are variances (B, ...)."""
+
+    sample_means: Tensor = field(repr=False)
+    sample_log_variances: Tensor = field(repr=False)
+    keep_samples: bool = field(default=False, repr=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean (B, ...) of the mixture."""
+        return self.sample_means.mean(0)
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of the mixture, by the law of total variance."""
+        return self.aleatoric + self.epistemic
+
+    @property
+    def std(self) -> Tensor:
+        """The standard deviation of the mixture."""
+        return self.variance.sqrt()
+
+    @property
+    def samples(self) -> Tensor | None:
+        """The means (S, B, ...) under each draw, if they were asked for."""
+        return self.sample_means if self.keep_samples else None
+
+    @property
+    def total(self) -> Tensor:
+        """All of the uncertainty: the variance."""
+        return self.variance
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """The variance of the noise, on average over the draws."""
+        return self.sample_log_variances.exp().mean(0)
+
+    @property
+    def epistemic(self) -> Tensor:
+        """The variance of the means between draws."""
+        return self.sample_means.var(0, correction=0)
+
+    def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
+        """The ends of the conformal interval, which reaches equally many standard deviations to both sides."""
+        reach = self.threshold(coverage) * self.std
+        return self.mean - reach, self.mean + reach
+
+    def log_prob(self, target: Tensor) -> Tensor:
+        """Log-density of the mixture at every number of a target (B, ...)."""
+        return mean_log_probs(normal_log_prob(target, self.sample_means, self.sample_log_variances))
+
+    def nonconformity(self, target: Tensor) -> Tensor:
+        """The distance from the mean in standard deviations."""
+        return (target - self.mean).abs() / self.std
+
+    def set_size(self, coverage: float) -> Tensor:
+        """The length of every interval."""
+        return 2 * self.threshold(coverage) * self.std
+
+    def unfamiliarity(self) -> dict[str, Tensor]:
+        """The variance, and the part of it that the draws disagree about."""
+        return {"variance": _per_example(self.variance), "epistemic_variance": _per_example(self.epistemic)}
+
+
+def class_log_prob(log_probs: Tensor, target: Tensor) -> Tensor:
+    """Entries of log-probabilities (B, C, ...) at labels (B, ...), or at the labels of each rater (B, R, ...)."""
+    index = target.long()
+    if target.ndim == log_probs.ndim:
+        return log_probs.gather(1, index)
+    return log_probs.gather(1, index.unsqueeze(1)).squeeze(1)
+
+
+def _per_example(values: Tensor) -> Tensor:
+    """The mean over the positions of each example."""
+    return values if values.ndim == 1 else values.flatten(1).mean(1)
+
+
+NO_THRESHOLDS: Mapping[float, float] = {}
+"""The thresholds of a prediction without a calibration."""

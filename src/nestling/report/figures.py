@@ -1,0 +1,43 @@
+"""Pictures of how quality changes with size."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from nestling.training.files import write_whole
+
+_COLOURS = ("#1b6ca8", "#d1495b", "#66717a", "#3c8d5a", "#8a5aa8")
+_MARKERS = ("o", "s", "^", "D", "v")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line in every panel: a label, sizes, and the values of each panel at these sizes."""
+
+    label: str
+    sizes: Sequence[float]
+    values: Mapping[str, Sequence[float]]
+
+
+def draw_curves(path: Path, series: Sequence[Series], panels: Sequence[str], *, size: str, title: str) -> None:
+    """Draw a panel for each quantity, over sizes on a logarithmic axis, and write the picture whole or not at all."""
+    figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for number, line in enumerate(series):
+            look = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
+            axes.plot(line.sizes, line.values[panel], label=line.label, markersize=5, linewidth=1.6, **look)
+        axes.set_xscale("log")
+        axes.set_xlabel(size)
+        axes.set_title(panel, fontsize=11)
+        axes.grid(alpha=0.25, which="both")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].legend(frameon=False, fontsize=9)
+    figure.suptitle(title, fontsize=12)
+    picture = BytesIO()
+    figure.savefig(picture, format=path.suffix.lstrip(".") or "png", dpi=120)
+    write_whole(path, picture.getvalue())

@@ -1,0 +1,26 @@
+"""Plain text tables: words to the left, numbers to the right."""
+
+from collections.abc import Sequence
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table with a line under its header; a column is a column of numbers if its first cell begins like one."""
+    table = [list(header), *map(list, rows)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    numeric = [bool(rows) and rows[0][column][:1] in "0123456789-+." for column in range(len(header))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+        for row in table
+    ]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def thousands(number: int) -> str:
+    """A count with as many digits as can be read at a glance: 512, 8.2k, 1.3M."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return str(number)

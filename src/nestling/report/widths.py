@@ -1,0 +1,84 @@
+"""What a network is worth at each of its widths: size, speed, accuracy, calibration and detection of strange data."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+from nestling.network import Cost, Cut, Nested, cost
+from nestling.prediction import Scores, evaluate
+from nestling.prediction.calibration import Calibration
+from nestling.report.tables import text_table, thousands
+
+
+@dataclass(frozen=True)
+class WidthRow:
+    """One width of a network; ``calibrated`` are its scores after temperature scaling, where it was calibrated."""
+
+    width: str
+    cost: Cost
+    scores: Scores
+    calibrated: Scores | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as JSON has it."""
+        own = {"width": self.width, "cost": vars(self.cost), "scores": self.scores.to_dict()}
+        return own if self.calibrated is None else own | {"calibrated": self.calibrated.to_dict()}
+
+
+def score_widths(
+    nested: Nested,
+    loader: Iterable[Any],
+    cuts: Sequence[float | Cut],
+    *,
+    ood: Iterable[Any] | None = None,
+    samples: int = 6,
+    likelihood: str = "categorical",
+    calibrations: Sequence[Calibration | None] | None = None,
+) -> list[WidthRow]:
+    """Measure a network at each cut, on this machine, for an input at a time."""
+    rows = []
+    for cut, calibration in zip(cuts, calibrations or [None] * len(cuts), strict=True):
+        common: dict[str, Any] = {"cut": cut, "samples": samples, "ood": ood, "likelihood": likelihood}
+        scores = evaluate(nested, loader, **common)
+        calibrated = None if calibration is None else evaluate(nested, loader, calibration=calibration, **common)
+        rows.append(WidthRow(cut_name(cut), cost(nested, cut, latency=True), scores, calibrated))
+    return rows
+
+
+def widths_table(rows: Sequence[WidthRow]) -> str:
+    """The rows as text, with a column for whatever was measured."""
+    found = [_cells(row) for row in rows]
+    header = list(dict.fromkeys(name for row in found for name in row))
+    return text_table(header, [[row.get(name, "-") for name in header] for row in found])
+
+
+def cut_name(cut: float | Cut) -> str:
+    """A cut in a few characters: a percentage, or its widths."""
+    if isinstance(cut, Cut):
+        return "-".join(str(width) for width in pytree.tree_leaves(list(cut.as_dict().values())))
+    return f"{cut:.4g}" if cut < 0.001 else f"{100 * cut:.4g}%"
+
+
+def _cells(row: WidthRow) -> dict[str, str]:
+    cells = {
+        "width": row.width,
+        "parameters": thousands(row.cost.params),
+        "MACs": thousands(row.cost.macs),
+        "ms": f"{row.cost.latency_ms:.3f}",
+    }
+    scores = row.scores.to_dict()
+    for key, name in _PERCENT.items():
+        if isinstance(scores.get(key), float):
+            cells[name] = f"{100 * scores[key]:.2f}"  # type: ignore[operator]
+        if key == "ece" and row.calibrated is not None:
+            cells["ECE % calibrated"] = f"{100 * row.calibrated.ece:.2f}"
+    for key, name in _PLAIN.items():
+        if isinstance(scores.get(key), float):
+            cells[name] = f"{scores[key]:.4f}"
+    return cells
+
+
+_PERCENT = {"accuracy": "accuracy %", "ece": "ECE %", "aupr": "OOD AUPR %", "auroc": "OOD AUROC %"}
+_PLAIN = {"nll": "NLL", "rmse": "RMSE", "ged": "GED", "dice": "Dice"}

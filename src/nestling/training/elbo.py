@@ -1,0 +1,193 @@
+"""The evidence lower bound of a nested network, in nats per labelled element: one pure function of it and a batch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from nestling.arguments import count
+from nestling.distributions import (
+    BernoulliChain,
+    Downhill,
+    bn3_refitted_regulariser,
+    bn3_regulariser,
+    hierarchical_kl,
+    kl,
+    leave_one_out,
+    log_uniform_kl,
+    molchanov_kl,
+)
+from nestling.errors import ArgumentError
+from nestling.network import Cut, Nested
+from nestling.network.cut import full_cut
+from nestling.network.nest import as_call
+from nestling.prediction.likelihoods import Likelihood, likelihood_named
+from nestling.training.recipe import EstimatorName, WeightKL
+from nestling.training.widths import draw_cut
+
+WEIGHT_KLS: dict[WeightKL, Callable[[Tensor], Tensor]] = {
+    "log_uniform": log_uniform_kl,
+    "molchanov": molchanov_kl,
+    "hierarchical": hierarchical_kl,
+    "bn3": bn3_regulariser,
+    "bn3_refitted": bn3_refitted_regulariser,
+}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The ``loss`` to minimise, and what it is made of: mean ``nll``, divergences in nats, and the cuts drawn."""
+
+    loss: Tensor
+    nll: Tensor
+    weight_kl: Tensor
+    order_kl: Tensor
+    cuts: tuple[Cut, ...]
+
+
+def elbo(nested: Nested, batch: Sequence[Any], *, dataset_size: int, **options: Any) -> Tensor:  # noqa: ANN401
+    """The negative bound, to be minimised: mean NLL + kappa (weight KL + order KL) / dataset_size.
+
+    ``batch`` is (inputs, targets), ``dataset_size`` the number of training examples. The options are those of
+    ``elbo_terms``, which gives the parts one by one.
+    """
+    return elbo_terms(nested, batch, dataset_size=dataset_size, **options).loss
+
+
+def elbo_terms(
+    nested: Nested,
+    batch: Sequence[Any],
+    *,
+    dataset_size: int,
+    kappa: float = 1.0,
+    likelihood: str | Likelihood = "categorical",
+    weight_kl: WeightKL = "log_uniform",
+    prior_keep: float = 0.95,
+    estimator: EstimatorName = "leave_one_out",
+    draws: int = 2,
+    explore: float = 0.0,
+    coupled: float = 0.0,
+) -> Terms:
+    """Estimate the bound on one batch, which is split into ``draws`` parts, each with widths and weights of its own.
+
+    The KL of the weights is that of the drawn cut (BN3's Phi2 in expectation, erratum E11), so that a narrow step pays
+    only for what it computes. Gradients reach the orders by ``estimator``; a part of the batch whose widths no order
+    gave (``explore``) has none for them.
+    """
+    count("dataset_size", dataset_size, "how many examples the training set has")
+    inputs, targets = _pair(batch)
+    model = likelihood_named(likelihood) if isinstance(likelihood, str) else likelihood
+    scale = kappa / (dataset_size * model.elements(targets))
+    divergence = WEIGHT_KLS[weight_kl]
+    learned = [order for order in nested.orders.values() if any(p.requires_grad for p in order.parameters())]
+    num_parts = max(1, min(draws, len(targets) // 2))
+    parts = []
+    for x, y in _parts((inputs, targets), num_parts):
+        if estimator == "leave_one_out" or not learned:
+            parts.append(_hard_part(nested, x, y, model, divergence, explore=explore, coupled=coupled))
+        else:
+            parts.append(_relaxed_part(nested, x, y, model, divergence, hard=estimator == "straight_through"))
+    nll, weight_term, log_prob = (torch.stack(column) for column in list(zip(*parts, strict=True))[:3])
+    order_term = _order_kl(nested, prior_keep) if learned else torch.zeros_like(nll[0])
+    losses = nll + scale * weight_term
+    scored = learned and estimator == "leave_one_out" and num_parts > 1
+    expected = leave_one_out(log_prob, losses) if scored else losses.mean()
+    return Terms(
+        loss=expected + scale * order_term,
+        nll=nll.mean().detach(),
+        weight_kl=weight_term.mean().detach(),
+        order_kl=order_term.detach(),
+        cuts=tuple(part[3] for part in parts),
+    )
+
+
+_Result = tuple[Tensor, Tensor, Tensor, Cut]
+
+
+def _hard_part(
+    nested: Nested,
+    inputs: Any,  # noqa: ANN401
+    targets: Tensor,
+    model: Likelihood,
+    divergence: Callable[[Tensor], Tensor],
+    *,
+    explore: float,
+    coupled: float,
+) -> _Result:
+    """A part of the batch at a drawn cut, which alone is computed."""
+    cut, log_prob = draw_cut(nested, explore=explore, coupled=coupled)
+    args, kwargs = as_call(inputs)
+    with nested.at(cut):
+        nll = model.nll(nested(*args, **kwargs), targets)
+    return nll, weight_divergence(nested, cut, divergence).to(nll), log_prob.to(nll), cut
+
+
+def _relaxed_part(
+    nested: Nested,
+    inputs: Any,  # noqa: ANN401
+    targets: Tensor,
+    model: Likelihood,
+    divergence: Callable[[Tensor], Tensor],
+    *,
+    hard: bool,
+) -> _Result:
+    """A part of the batch under masks that gradients flow through, at the full width."""
+    masks = {}
+    for name, order in nested.orders.items():
+        if not isinstance(order, Downhill):
+            given = f"an order of type {type(order).__name__} in {name}"
+            raise ArgumentError("estimator", given, "Downhill orders for relaxed masks", "Use leave_one_out.")
+        masks[name] = order.rsample(hard=hard)
+    args, kwargs = as_call(inputs)
+    nll = model.nll(nested.run_masked(masks, *args, **kwargs), targets)
+    cut = full_cut(nested.groups)
+    kept = {name: order.keep_probs() for name, order in nested.orders.items()}
+    return nll, weight_divergence(nested, cut, divergence, kept).to(nll), torch.zeros_like(nll), cut
+
+
+def weight_divergence(
+    nested: Nested,
+    cut: Cut,
+    divergence: Callable[[Tensor], Tensor],
+    keep_probs: dict[str, Tensor] | None = None,
+) -> Tensor:
+    """The KL of the weights that a cut keeps, in nats; with keep probabilities, each weighed by those of its groups."""
+    log_alphas = nested.log_alphas(cut)
+    if not log_alphas:
+        return torch.zeros(())
+    terms = divergence(torch.cat([own.reshape(-1) for own in log_alphas.values()]))
+    if keep_probs is None:
+        return terms.sum()
+    return terms @ torch.cat([nested.weight_shares(path, keep_probs).reshape(-1) for path in log_alphas])
+
+
+def _order_kl(nested: Nested, prior_keep: float) -> Tensor:
+    """Phi1 of BN3: the divergence of the orders from chains that keep each next block with the same probability."""
+    terms = []
+    for order in nested.orders.values():
+        size = order.num_blocks - order.num_always
+        keep = torch.full((size,), prior_keep, device=order.log_probs().device)
+        terms.append(kl(order, BernoulliChain(keep, num_always=order.num_always)))
+    return torch.stack(terms).sum()
+
+
+def _pair(batch: Sequence[Any]) -> tuple[Any, Tensor]:
+    if not (isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[1], Tensor)):
+        needed = "a pair (inputs, targets), the targets a tensor"
+        raise ArgumentError("batch", f"a {type(batch).__name__}", needed, "Let your loader give such pairs.")
+    inputs, targets = batch
+    sizes = {len(leaf) for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)}
+    if sizes != {len(targets)} or not len(targets):
+        given = f"inputs of {', '.join(map(str, sorted(sizes)))} and targets of {len(targets)} examples"
+        raise ArgumentError("batch", given, "as many of one as of the other", "Check your loader.")
+    return inputs, targets
+
+
+def _parts(pair: tuple[Any, Tensor], number: int) -> list[tuple[Any, Tensor]]:
+    """A batch in nearly equal parts; what is not a tensor goes with each of them."""
+    leaves, layout = pytree.tree_flatten(pair)
+    columns = [leaf.tensor_split(number) if isinstance(leaf, Tensor) else [leaf] * number for leaf in leaves]
+    return [pytree.tree_unflatten(list(row), layout) for row in zip(*columns, strict=True)]

@@ -1,0 +1,93 @@
+"""What a run is fed: training, validation and recalibration batches, from a data set or from loaders of the user's."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset
+
+from nestling import data
+from nestling.data import Batches, Data, DatasetBatches, Grader
+from nestling.errors import ArgumentError
+from nestling.training.recipe import Recipe
+
+LIKELIHOODS = {"classification": "categorical", "segmentation": "categorical", "regression": "gaussian"}
+_EVALUATION_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The batches of a run; ``likelihood`` is what suits the data, ``about`` what the run folder says of it."""
+
+    train: Batches | DatasetBatches
+    validation: Iterable[Any]
+    recalibration: Iterable[Any]
+    likelihood: str | None
+    about: dict[str, Any]
+
+
+def make_feed(source: object, recipe: Recipe) -> Feed:
+    """The feed from a data set (``Data``, its name or its path), or from a pair of DataLoaders or Datasets."""
+    if isinstance(source, str | Path):
+        source = data.load(source, seed=recipe.seed)
+    if isinstance(source, Data):
+        return _from_data(source, recipe)
+    if isinstance(source, tuple | list) and len(source) == 2:
+        train, validation = (_loader(part, recipe, shuffle=not number) for number, part in enumerate(source))
+        batches = DatasetBatches(train, seed=recipe.seed)
+        return Feed(batches, validation, _Repeated(batches, recipe.recalibration_batches), None, {"name": None})
+    given = f"a {type(source).__name__}"
+    needed = "a data set's name, a path, Data, or a pair (train, validation) of DataLoaders or Datasets"
+    raise ArgumentError("data", given, needed, "nestling data lists the names.")
+
+
+def _from_data(source: Data, recipe: Recipe) -> Feed:
+    grader: Grader = "random" if source.task == "segmentation" else "all"
+    size = min(recipe.batch_size, len(source.split("train")))
+    train = source.batches(
+        "train", size, shuffle=True, augment=source.augment, seed=recipe.seed, drop_last=True, grader=grader
+    )
+    plain = source.batches("train", max(size, 256), shuffle=True, seed=recipe.seed, grader=grader)
+    about = {
+        "name": source.name,
+        "task": source.task,
+        "fingerprint": source.fingerprint,
+        "loaded_with": source.loaded_with,
+        "input_shape": list(source.input_shape),
+        "classes": list(source.classes),
+        "mean": list(source.mean),
+        "std": list(source.std),
+    }
+    return Feed(
+        train,
+        source.batches("validation", _EVALUATION_BATCH),
+        _Repeated(plain, math.ceil(recipe.recalibration_batches * size / plain.batch_size)),
+        LIKELIHOODS[source.task],
+        about,
+    )
+
+
+@dataclass(frozen=True)
+class _Repeated:
+    """The same first batches at each pass."""
+
+    batches: Batches | DatasetBatches
+    number: int
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch = self.batches.epoch
+        self.batches.set_epoch(0)
+        yield from islice(self.batches, self.number)
+        self.batches.set_epoch(epoch)
+
+
+def _loader(part: object, recipe: Recipe, *, shuffle: bool) -> "DataLoader[Any]":
+    if isinstance(part, DataLoader):
+        return part
+    if isinstance(part, Dataset):
+        return DataLoader(part, recipe.batch_size, shuffle=shuffle, drop_last=shuffle)
+    given = f"a {type(part).__name__}"
+    raise ArgumentError("data", given, "a DataLoader or a Dataset", "Wrap it in torch.utils.data.DataLoader.")

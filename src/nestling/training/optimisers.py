@@ -1,0 +1,64 @@
+"""The optimiser of a recipe, with its state as plain tensors and numbers, so that it can be saved without a pickle."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nestling.network import Nested
+from nestling.training.recipe import Recipe
+
+
+def make_optimiser(nested: Nested, recipe: Recipe) -> torch.optim.Optimizer:
+    """Weights with decay, parameters without, and orders with a learning rate of their own, in that order."""
+    decayed, plain, orders = _parameters(nested)
+    groups = [
+        {"params": decayed, "lr": recipe.lr, "weight_decay": recipe.weight_decay},
+        {"params": plain, "lr": recipe.lr, "weight_decay": 0.0},
+        {"params": orders, "lr": recipe.order_lr, "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if recipe.optimiser == "sgd":
+        optimiser: torch.optim.Optimizer = torch.optim.SGD(groups, momentum=recipe.momentum)
+    else:
+        optimiser = torch.optim.AdamW(groups)
+    for group in optimiser.param_groups:
+        group["largest_lr"] = group["lr"]
+    return optimiser
+
+
+def set_lr(optimiser: torch.optim.Optimizer, factor: float) -> None:
+    """Give every group its largest learning rate times a factor."""
+    for group in optimiser.param_groups:
+        group["lr"] = group["largest_lr"] * factor
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state by parameter number and name; what is a plain number becomes a tensor."""
+    state = optimiser.state_dict()["state"]
+    return {f"{number}.{name}": torch.as_tensor(value) for number, own in state.items() for name, value in own.items()}
+
+
+def load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Give an optimiser the state that ``optimiser_tensors`` gave."""
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in tensors.items():
+        number, _, name = key.partition(".")
+        state.setdefault(int(number), {})[name] = value
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def _parameters(nested: Nested) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
+    decayed, plain, orders = [], [], []
+    own = {id(parameter) for order in nested.orders.values() for parameter in order.parameters()}
+    for name, parameter in nested.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if id(parameter) in own:
+            orders.append(parameter)
+        elif parameter.ndim > 1 and ".posterior." not in name:
+            decayed.append(parameter)
+        else:
+            plain.append(parameter)
+    return decayed, plain, orders

@@ -1,0 +1,141 @@
+"""The recipe: every number that a training run needs, in one frozen record that is saved as JSON."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args, get_type_hints
+
+from nestling.arguments import count, finite_number, inner_probability, positive_number, probability
+from nestling.errors import ArgumentError, DtypeError, RangeError
+
+OptimiserName = Literal["adamw", "sgd"]
+ScheduleName = Literal["cosine", "step", "constant"]
+WeightKL = Literal["log_uniform", "molchanov", "hierarchical", "bn3", "bn3_refitted"]
+EstimatorName = Literal["leave_one_out", "straight_through", "relaxed"]
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a nested network is trained; a share is a part of all steps, between 0 and 1."""
+
+    epochs: int = 30
+    """Passes over the training data."""
+    batch_size: int = 128
+    """Examples of a step."""
+    seed: int = 0
+    """Seed of the data's order, of the widths and of the weights' noise."""
+
+    optimiser: OptimiserName = "adamw"
+    """adamw, or sgd with momentum."""
+    lr: float = 3e-3
+    """Largest learning rate of the weights."""
+    order_lr: float = 1e-2
+    """Largest learning rate of the orders' logits."""
+    momentum: float = 0.9
+    """Momentum of sgd."""
+    weight_decay: float = 0.0
+    """Decay of weights that have no posterior; means, log alphas, biases and orders have none."""
+    clip: float = 5.0
+    """Largest norm of a step's gradient."""
+
+    schedule: ScheduleName = "cosine"
+    """How learning rates fall: along a cosine to zero, in steps, or not at all."""
+    lr_warm_up: float = 0.1
+    """Share of steps over which learning rates rise to their largest."""
+    milestones: tuple[float, ...] = (0.5, 0.75)
+    """Shares of the steps at which the step schedule lowers the learning rates."""
+    lr_factor: float = 0.1
+    """What the step schedule multiplies them by."""
+
+    kappa: float | Literal["auto"] = "auto"
+    """Weight of the divergences from the prior; 1 is the evidence lower bound, auto tempers it for networks with more
+    weights than examples."""
+    kl_warm_up: float = 0.3
+    """Share of steps over which that weight rises from zero."""
+    weight_kl: WeightKL = "log_uniform"
+    """Divergence of the weights."""
+    prior_keep: float = 0.95
+    """Probability with which the prior keeps each next block."""
+
+    estimator: EstimatorName = "leave_one_out"
+    """How gradients reach the orders: see docs/orders.md."""
+    draws: int = 2
+    """Parts of a batch that each get widths of their own."""
+    explore: float = 0.5
+    """Share of draws that are uniform over widths rather than from the learned order."""
+    coupled: float = 0.5
+    """Share of draws in which all groups take their widths from one number, so that they are narrow together."""
+    temperature: tuple[float, float] = (1.0, 0.3)
+    """First and last temperature of relaxed masks."""
+
+    cuts: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0)
+    """Fractions at which the network is validated, and calibrated at the end."""
+    patience: int | None = None
+    """Epochs without a better validation after which training stops."""
+    samples: int = 6
+    """Draws of the weights that a calibration averages over."""
+    recalibration_batches: int = 8
+    """Batches of training data that the statistics of batch norms are collected from, for each cut."""
+    precision: Precision = "auto"
+    """auto is bfloat16 on a GPU that has it, else float32."""
+    tensorboard: bool = False
+    """Write TensorBoard events beside the log."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "draws", "samples", "recalibration_batches"):
+            count(name, getattr(self, name), "a whole number of at least 1")
+        for name in ("lr", "order_lr", "clip", "lr_factor"):
+            positive_number(name, getattr(self, name))
+        for name in ("momentum", "lr_warm_up", "kl_warm_up", "explore", "coupled"):
+            probability(name, getattr(self, name))
+        for name in ("weight_decay", "kappa"):
+            if getattr(self, name) != "auto" and finite_number(name, getattr(self, name)) < 0:
+                raise RangeError(name, getattr(self, name), "at least 0", "0 turns it off.")
+        inner_probability("prior_keep", self.prior_keep)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**31:
+            raise RangeError("seed", repr(self.seed), "a whole number within [0, 2^31)", "Any such number does.")
+        if self.patience is not None:
+            count("patience", self.patience, "a whole number of epochs, or None to never stop early")
+        _choices(self)
+        _numbers("milestones", self.milestones, 0, 1)
+        _numbers("cuts", self.cuts, 0, 1)
+        _numbers("temperature", self.temperature, 0, float("inf"))
+        if len(self.temperature) != 2 or not self.cuts:
+            raise ArgumentError(
+                "temperature, cuts", (self.temperature, self.cuts), "two numbers; at least one", "See Recipe."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recipe as JSON has it."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> "Recipe":
+        """The recipe that ``to_dict`` gave; a name that no recipe has is refused."""
+        known = {field.name for field in fields(cls)}
+        for name in saved:
+            if name not in known:
+                raise ArgumentError("recipe", f"an entry {name!r}", "entries of Recipe", "Check its spelling.")
+        values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in saved.items()}
+        return cls(**values)
+
+    def but(self, **changes: Any) -> "Recipe":  # noqa: ANN401
+        """The same recipe with some entries changed."""
+        return replace(self, **changes)
+
+
+def _choices(recipe: Recipe) -> None:
+    hints = get_type_hints(Recipe)
+    for name in ("optimiser", "schedule", "weight_kl", "estimator", "precision"):
+        options = get_args(hints[name])
+        if getattr(recipe, name) not in options:
+            needed = f"one of {', '.join(options)}"
+            raise ArgumentError(name, repr(getattr(recipe, name)), needed, "Check its spelling.")
+
+
+def _numbers(name: str, values: tuple[float, ...], low: float, high: float) -> None:
+    if not isinstance(values, tuple):
+        raise DtypeError(name, repr(values), "a tuple of numbers", "Write (0.5, 1.0), and (0.5,) for one.")
+    for value in values:
+        if not low < finite_number(name, value) <= high:
+            raise RangeError(name, value, f"above {low} and at most {high}", "Pass shares such as 0.5.")

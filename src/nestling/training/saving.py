@@ -1,0 +1,184 @@
+"""``save`` and ``load``: a nested network as a folder of JSON and safetensors, and back."""
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from nestling import models
+from nestling.errors import ArgumentError, NestlingError, RunError
+from nestling.models import Source, source_of
+from nestling.network import Cut, Groups, Nested, nest
+from nestling.network.cut import make_cut
+from nestling.training.files import FORMAT, check_format, read_json, read_tensors, write_json, write_tensors
+
+NETWORK_FILE = "network.json"
+GROUPS_FILE = "groups.json"
+WEIGHTS_FILE = "model.safetensors"
+
+
+def save(nested: Nested, folder: str | PathLike[str], *, notes: Mapping[str, Any] | None = None) -> None:
+    """Write a nested network to a folder: how it was built and nested, its groups, its weights and statistics.
+
+    ``notes`` are kept beside the weights, such as the epoch they are from.
+    """
+    place = made_folder(folder)
+    tensors, record = packed(nested)
+    write_json(place / NETWORK_FILE, describe(nested))
+    write_json(place / GROUPS_FILE, {"format": FORMAT, "groups": groups_to_json(nested.groups)})
+    write_tensors(place / WEIGHTS_FILE, tensors, {**record, "notes": dict(notes or {})})
+
+
+def load(folder: str | PathLike[str], module: nn.Module | None = None, *, trust: bool = False) -> Nested:
+    """Read a nested network from its folder, in eval mode.
+
+    A network of the library's is built again by its name. One that a ``module:function`` of yours built needs
+    ``trust=True``, since that runs code which the folder names; any other, the ``module`` itself (or a network that
+    was nested just as the saved one, where that took an order or rules of your own).
+    """
+    place = Path(folder)
+    described = read_json(place / NETWORK_FILE)
+    tensors, record = read_tensors(place / WEIGHTS_FILE)
+    try:
+        check_format(place / NETWORK_FILE, described["format"])
+        nested = module if isinstance(module, Nested) else _nested_again(place, described, tensors, module, trust)
+        _check_groups(place, nested.groups, read_json(place / GROUPS_FILE)["groups"])
+        unpack(nested, tensors, record, place / WEIGHTS_FILE)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        if isinstance(error, NestlingError):
+            raise
+        advice = "Restore it from a copy, or train again."
+        raise RunError(place, f"does not hang together ({error!r})", advice) from None
+    return nested.eval()
+
+
+def made_folder(folder: str | PathLike[str]) -> Path:
+    """The folder, made if it is not there."""
+    place = Path(folder)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(place, f"can't be made ({error.strerror})", "Give a folder that can be written to.") from None
+    return place
+
+
+def describe(nested: Nested) -> dict[str, Any]:
+    """What is needed to build and nest the network again, as JSON has it."""
+    source = source_of(nested.module)
+    leaves, _ = pytree.tree_flatten(nested.example)
+    simple = all(isinstance(leaf, Tensor | int | float | str | bool | None) for leaf in leaves)
+    return {
+        "format": FORMAT,
+        "model": None if source is None else {"name": source.name, "options": dict(source.options)},
+        "nest": nested.made_with,
+        "example": _with_places(nested.example) if simple else None,
+    }
+
+
+def groups_to_json(groups: Groups) -> list[dict[str, Any]]:
+    """The groups as JSON has them; the rows of each slice are found again by ``nest``."""
+    return [
+        {
+            "name": group.name,
+            "kind": group.kind,
+            "size": group.size,
+            "num_blocks": group.num_blocks,
+            "num_always": group.num_always,
+            "exact": group.exact,
+            "frozen_because": group.frozen_because,
+            "slices": [{"tensor": piece.tensor, "axis": piece.axis} for piece in group.slices],
+            "drops": list(group.drops),
+        }
+        for group in groups
+    ]
+
+
+def packed(nested: Nested) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Every tensor of a nested network by name, with its example and statistics, and a record of which is which."""
+    tensors = {f"network.{name}": tensor for name, tensor in _own_state(nested).items()}
+    for number, leaf in enumerate(_tensor_leaves(nested.example)):
+        tensors[f"example.{number}"] = leaf
+    for number, (_, known) in enumerate(nested.statistics.items()):
+        tensors |= {f"statistics.{number}.{name}": tensor for name, tensor in known.items()}
+    return tensors, {"cuts": [cut.as_dict() for cut in nested.statistics]}
+
+
+def unpack(nested: Nested, tensors: Mapping[str, Tensor], record: Mapping[str, Any], path: Path) -> None:
+    """Give a nested network the tensors that ``packed`` gave, all of them or none."""
+    own = _own_state(nested)
+    given = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
+    if own.keys() != given.keys():
+        odd = sorted(own.keys() ^ given.keys())[0]
+        raise RunError(path, f"does not fit the network: {odd} is in one of them only", "Check the module passed.")
+    for name, tensor in given.items():
+        if own[name].shape != tensor.shape or own[name].dtype != tensor.dtype:
+            here, there = (f"{t.dtype} {tuple(t.shape)}" for t in (own[name], tensor))
+            raise RunError(path, f"has {name} as {there}, the network as {here}", "Check the module passed.")
+    statistics: dict[Cut, dict[str, Tensor]] = {}
+    for number, widths in enumerate(record["cuts"]):
+        prefix = f"statistics.{number}."
+        known = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        statistics[make_cut(nested.groups, widths)] = known
+    nested.load_state_dict(given)
+    nested.statistics = statistics
+
+
+def _own_state(nested: Nested) -> dict[str, Tensor]:
+    """The state of a network, each tensor that several names share under all of them but stored by its own copy."""
+    state = nested.state_dict()
+    seen: set[int] = set()
+    own = {}
+    for name, tensor in state.items():
+        shared = tensor.data_ptr() in seen and tensor.numel() > 0
+        seen.add(tensor.data_ptr())
+        own[name] = tensor.clone() if shared else tensor
+    return own
+
+
+def _tensor_leaves(example: object) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(example) if isinstance(leaf, Tensor)]
+
+
+def _with_places(example: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
+    """An example as JSON, each tensor replaced by the number under which it is stored."""
+    numbers = iter(range(len(_tensor_leaves(example))))
+    place = lambda _: {"tensor": next(numbers)}  # noqa: E731
+    args, kwargs = pytree.tree_map_only(Tensor, place, example)
+    return {"args": list(args), "kwargs": kwargs}
+
+
+def _nested_again(
+    place: Path, described: Mapping[str, Any], tensors: Mapping[str, Tensor], module: nn.Module | None, trust: bool
+) -> Nested:
+    saved, made_with, example = (described[key] for key in ("model", "nest", "example"))
+    path = place / NETWORK_FILE
+    if made_with is None or example is None:
+        advice = "Nest the module as before and pass what you get: load(folder, nested)."
+        raise RunError(path, "was nested with code or an example that no file can hold", advice)
+    if module is None:
+        if saved is None:
+            raise RunError(path, "does not say how the network is built", "Pass it: load(folder, module).")
+        source = Source(saved["name"], saved["options"])
+        if source.is_code and not trust:
+            wrong = f"is built by code of yours, {source.name}"
+            raise RunError(path, wrong, "Pass trust=True to run it, or the network itself: load(folder, module).")
+        module = models.build(source.name, **source.options)
+
+    def filled(leaf: Any) -> Any:  # noqa: ANN401
+        return tensors[f"example.{leaf['tensor']}"] if isinstance(leaf, dict) and "tensor" in leaf else leaf
+
+    is_place = lambda leaf: isinstance(leaf, dict) and leaf.keys() == {"tensor"}  # noqa: E731
+    args, kwargs = pytree.tree_map(filled, (tuple(example["args"]), example["kwargs"]), is_leaf=is_place)
+    try:
+        return nest(module, kwargs or args, **made_with)
+    except ArgumentError as error:
+        raise RunError(path, f"does not fit the network ({error})", "Check the module passed.") from None
+
+
+def _check_groups(place: Path, groups: Groups, saved: object) -> None:
+    if groups_to_json(groups) != saved:
+        advice = "Pass the module that was trained; one of another version of its code has other groups."
+        raise RunError(place / GROUPS_FILE, "has other groups than the network", advice)

@@ -1,0 +1,42 @@
+"""What changes during training, as pure functions of the share of the steps that are done."""
+
+import math
+
+from nestling.training.recipe import Recipe
+
+AUTO_SHARE = 0.25
+"""Weight of the mean divergence of a weight, in nats per nat: see ``experiments/bn3`` for how it was chosen."""
+
+
+def lr_factor(recipe: Recipe, share: float) -> float:
+    """What the learning rates are multiplied by: a linear rise, then the recipe's schedule."""
+    rising = min(1.0, share / recipe.lr_warm_up) if recipe.lr_warm_up else 1.0
+    if recipe.schedule == "constant":
+        return rising
+    if recipe.schedule == "step":
+        return rising * recipe.lr_factor ** sum(share >= milestone for milestone in recipe.milestones)
+    if share < recipe.lr_warm_up:
+        return rising
+    falling = (share - recipe.lr_warm_up) / (1 - recipe.lr_warm_up) if recipe.lr_warm_up < 1 else 0.0
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, falling)))
+
+
+def kappa(recipe: Recipe, share: float, num_examples: int, num_weights: int) -> float:
+    """The weight of the divergences: a linear rise to the recipe's, or to ``auto_kappa``."""
+    largest = auto_kappa(num_examples, num_weights) if recipe.kappa == "auto" else recipe.kappa
+    return largest * (min(1.0, share / recipe.kl_warm_up) if recipe.kl_warm_up else 1.0)
+
+
+def auto_kappa(num_examples: int, num_weights: int) -> float:
+    """A weight at which the divergences of all weights together cost about as much as the data can pay for.
+
+    With weight 1 a network of many more weights than examples would rather forget the data than pay a nat for each
+    weight. This one makes the loss NLL + AUTO_SHARE times the mean divergence of a weight, and never exceeds 1.
+    """
+    return min(1.0, AUTO_SHARE * num_examples / num_weights) if num_weights else 1.0
+
+
+def temperature(recipe: Recipe, share: float) -> float:
+    """The temperature of relaxed masks: from the first to the last, by the same factor in each step."""
+    first, last = recipe.temperature
+    return float(first * (last / first) ** min(1.0, share))

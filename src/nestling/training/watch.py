@@ -1,0 +1,66 @@
+"""Finds where a network first left the finite numbers, once a loss or a gradient has."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from nestling.errors import DivergenceError
+from nestling.network import Cut, Nested
+from nestling.network.nest import as_call
+
+_SLOWER = "Lower lr, lengthen lr_warm_up and kl_warm_up, or lower clip."
+
+
+def diverged(nested: Nested, batch: tuple[Any, Tensor], cuts: tuple[Cut, ...], step: int) -> DivergenceError:
+    """The error that names the first of data, weights, activations and gradients that is not finite."""
+    for what, part in zip(("inputs", "targets"), batch, strict=True):
+        if any(_bad(leaf) for leaf in pytree.tree_leaves(part)):
+            return DivergenceError(step, f"the {what} of the batch", "Clean the data: drop or fill such examples.")
+    for name, parameter in nested.named_parameters():
+        if _bad(parameter):
+            return DivergenceError(step, f"the weights {_public(name)}", _SLOWER)
+    place = _first_layer(nested, batch[0], cuts)
+    if place is not None:
+        return DivergenceError(step, f"the output of layer {place}", _SLOWER)
+    for name, parameter in nested.named_parameters():
+        if parameter.grad is not None and _bad(parameter.grad):
+            return DivergenceError(step, f"the gradient of {_public(name)}", _SLOWER)
+    return DivergenceError(step, "the loss", f"Check that targets fit the likelihood. {_SLOWER}")
+
+
+def _first_layer(nested: Nested, inputs: Any, cuts: tuple[Cut, ...]) -> str | None:  # noqa: ANN401
+    """The first layer, in the order they run, that gives something not finite for the batch at one of the cuts."""
+    found: list[str] = []
+
+    def look(name: str, output: object) -> None:
+        if any(_bad(leaf) for leaf in pytree.tree_leaves(output)):
+            found.append(name)
+
+    leaves = [(name, part) for name, part in nested.module.named_modules() if not list(part.children())]
+    handles = [
+        part.register_forward_hook(lambda _module, _args, output, name=name: look(name, output))
+        for name, part in leaves
+    ]
+    args, kwargs = as_call(inputs)
+    try:
+        with torch.no_grad():
+            for cut in cuts:
+                with nested.at(cut):
+                    output = nested(*args, **kwargs)
+                    look("the last one", output)
+                if found:
+                    return found[0]
+    finally:
+        for handle in handles:
+            handle.remove()
+    return None
+
+
+def _bad(leaf: object) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point() and not bool(torch.isfinite(leaf).all())
+
+
+def _public(name: str) -> str:
+    return name.removeprefix("module.").replace("_orders.", "of order ")

@@ -1,0 +1,53 @@
+"""How training draws widths: from the orders or uniformly, each group by itself or all at the fraction of one."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nestling.network import Cut, Nested
+from nestling.network.cut import make_cut
+from nestling.network.group import Group
+
+
+class Draw(NamedTuple):
+    """A cut, and the log-probability with which the orders gave it: zero, without gradient, where they did not."""
+
+    cut: Cut
+    log_prob: Tensor
+
+
+def draw_cut(
+    nested: Nested, *, explore: float = 0.0, coupled: float = 0.0, generator: torch.Generator | None = None
+) -> Draw:
+    """Draw a width for every group.
+
+    With probability ``explore`` widths are uniform instead of from the orders, so that none of them starves. With
+    probability ``coupled`` one group, picked at random, draws and the others follow at the same fraction of their
+    blocks: the cuts that ``at(fraction)`` asks for, which widths drawn apart would hardly ever give.
+    """
+    groups = nested.groups.free
+    if not groups:
+        return Draw(Cut(()), torch.zeros(()))
+    uniform, together, lead = torch.rand(3, generator=generator).tolist()
+    leaders = [groups[int(lead * len(groups))]] if together < coupled else list(groups)
+    if uniform < explore:
+        widths = {group.name: _uniform_width(group, generator) for group in leaders}
+        log_prob = torch.zeros(())
+    else:
+        orders = nested.orders
+        drawn = {group.name: orders[group.name].sample((), generator) for group in leaders}
+        log_prob = torch.stack([orders[name].log_prob(width) for name, width in drawn.items()]).sum()
+        widths = {name: int(width) for name, width in drawn.items()}
+    if together < coupled:
+        (leader,) = leaders
+        return Draw(make_cut(nested.groups, _fraction(leader, widths[leader.name])), log_prob)
+    return Draw(make_cut(nested.groups, widths), log_prob)
+
+
+def _uniform_width(group: Group, generator: torch.Generator | None) -> int:
+    return int(torch.randint(group.num_always, group.num_blocks + 1, (), generator=generator))
+
+
+def _fraction(group: Group, width: int) -> float:
+    return width / group.num_blocks

@@ -1,0 +1,245 @@
+"""``predict`` on small networks, against quadrature, passes made by hand, and the analytic Gaussian answer."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import nestling as nl
+from nestling.network.layers import VariationalLayer
+from nestling.prediction import predict
+
+
+class Regressor(nn.Sequential):
+    """A network with batch norm and dropout, whose modes matter."""
+
+    def __init__(self, outputs):
+        super().__init__(nn.Linear(4, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.5), nn.Linear(12, outputs))
+
+
+def nested(outputs=3, log_alpha=-1.0, **options):
+    torch.manual_seed(0)
+    network = nl.nest(Regressor(outputs), torch.randn(5, 4), num_always=1, num_blocks=4, **options)
+    for part in network.modules():
+        if isinstance(part, VariationalLayer):
+            part.posterior.log_alpha.data.fill_(log_alpha)
+    return network
+
+
+@pytest.fixture
+def x():
+    return torch.randn(5, 4, generator=torch.Generator().manual_seed(3))
+
+
+def test_is_the_mean_of_passes_made_by_hand(x):
+    network = nested(sampling="shared").eval()
+    torch.manual_seed(7)
+    with torch.no_grad(), network.drawing(), network.at(0.5):
+        each = torch.stack([network(x).softmax(1) for _ in range(4)])
+    torch.manual_seed(7)
+    found = predict(network, x, cut=0.5, samples=4, keep_samples=True)
+    torch.testing.assert_close(found.samples, each)
+    torch.testing.assert_close(found.probs, each.mean(0))
+    assert found.epistemic.min() > 0
+    assert not found.probs.requires_grad
+
+
+@pytest.mark.parametrize("sampling", ["shared", "local"])
+def test_one_variational_layer_converges_to_the_integral(sampling):
+    """With two classes and Gaussian weights the logit is Gaussian: its mean sigmoid is an integral over one number."""
+    torch.manual_seed(0)
+    network = nl.nest(nn.Sequential(nn.Linear(3, 1)), torch.randn(2, 3), sampling=sampling, where="all")
+    layer = next(part for part in network.modules() if isinstance(part, VariationalLayer))
+    layer.posterior.log_alpha.data.fill_(0.5)
+    x = 2 * torch.randn(4, 3)
+    mean = layer.apply_weight(x, layer.posterior.mean, layer.bias).detach()[:, 0].numpy()
+    std = layer.apply_weight(x.square(), layer.posterior.variance(), None).detach()[:, 0].sqrt().numpy()
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    exact = (weights / (1 + np.exp(-mean[:, None] - std[:, None] * nodes))).sum(1) / weights.sum()
+    num = 3000
+    found = predict(network, x, samples=num, likelihood="bernoulli", keep_samples=True, seed=0)
+    error = found.samples[:, :, 1].std(0).numpy() / math.sqrt(num)
+    assert (np.abs(found.probs[:, 1].numpy() - exact) < 4 * error).all()
+    assert (np.abs(exact - 1 / (1 + np.exp(-mean))) > 6 * error).any(), "the check must tell the mean of logits apart"
+
+
+def test_ways_of_sampling_agree_on_each_example(x):
+    found = {}
+    for sampling in ("local", "shared", "each"):
+        found[sampling] = predict(nested(sampling=sampling, log_alpha=-2.0), x, samples=1000, seed=1).probs
+    torch.testing.assert_close(found["local"], found["shared"], atol=0.03, rtol=0)
+    torch.testing.assert_close(found["each"], found["shared"], atol=0.03, rtol=0)
+
+
+def test_no_samples_is_the_mean_network(x):
+    network = nested()
+    found = predict(network, x, cut=0.5, samples=0, keep_samples=True)
+    torch.testing.assert_close(found.probs, nl.extract(network, 0.5)(x).softmax(1).detach())
+    assert found.samples.shape == (1, 5, 3)
+
+
+@pytest.mark.parametrize("model", ["nested", "extracted", "plain"])
+def test_plain_weights_run_once_and_know_no_epistemic_uncertainty(x, model):
+    network = nested(weights=None)
+    chosen = {"nested": network, "extracted": nl.extract(nested(), 1.0), "plain": Regressor(3)}[model]
+    calls = []
+    chosen.register_forward_hook(lambda *_: calls.append(1))
+    found = predict(chosen, x, samples=6)
+    assert len(calls) == 1
+    assert torch.equal(found.epistemic, torch.zeros(5))
+
+
+def test_extracted_network_with_uncertainty_predicts_as_the_nested_one(x):
+    network = nested(sampling="shared")
+    small = nl.extract(network, 0.5, uncertainty=True)
+    expected = predict(network, x, cut=0.5, samples=3, seed=5)
+    torch.testing.assert_close(predict(small, x, samples=3, seed=5).probs, expected.probs)
+
+
+def test_current_cut_is_the_default(x):
+    network = nested()
+    with network.at(0.5):
+        inside = predict(network, x, seed=0)
+    torch.testing.assert_close(inside.probs, predict(network, x, cut=0.5, seed=0).probs)
+    assert not torch.allclose(inside.probs, predict(network, x, seed=0).probs)
+
+
+def test_modes_noise_and_statistics_are_as_before(x):
+    network = nested().train()
+    network.module[3].eval()
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    first, second = (predict(network, x, seed=2).probs for _ in range(2))
+    assert torch.equal(first, second)
+    assert network.training
+    assert not network.module[3].training
+    assert all(part.noisy is None for part in network.modules() if isinstance(part, VariationalLayer))
+    assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
+
+
+def test_seed_leaves_torchs_state_alone_and_none_uses_it(x):
+    network = nested()
+    state = torch.get_rng_state()
+    predict(network, x, seed=2)
+    assert torch.equal(state, torch.get_rng_state())
+    assert not torch.equal(predict(network, x).probs, predict(network, x).probs)
+
+
+def test_network_can_be_trained_after_a_prediction(x):
+    network = nested()
+    with network.at(0.5):
+        predict(network, x)
+        network(x).sum().backward()
+    assert all(p.grad is not None for p in network.module.parameters())
+
+
+def test_batches_give_the_same_as_one(x):
+    network = nested()
+    whole = predict(network, x, samples=0)
+    torch.testing.assert_close(predict(network, x, samples=0, batch_size=2).probs, whole.probs)
+    assert predict(network, x, batch_size=2, keep_samples=True).samples.shape == (6, 5, 3)
+
+
+class Scaled(nn.Module):
+    """A network that is called with two tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 2)
+
+    def forward(self, x, scale):
+        return self.inner(x) * scale
+
+
+def test_several_arguments(x):
+    network = Scaled()
+    by_position = predict(network, (x, torch.tensor(2.0)), batch_size=2)
+    by_name = predict(network, {"x": x, "scale": torch.tensor(2.0)})
+    torch.testing.assert_close(by_position.probs, (network.inner(x) * 2).softmax(1).detach())
+    torch.testing.assert_close(by_position.probs, by_name.probs)
+
+
+def test_regression(x):
+    network = nested(outputs=4)
+    found = predict(network, x, samples=50, likelihood="heteroscedastic_gaussian", seed=0)
+    assert found.mean.shape == found.std.shape == (5, 2)
+    assert found.epistemic.min() > 0
+    assert predict(network, x, likelihood=nl.prediction.Gaussian(std=0.5)).aleatoric.mean() == pytest.approx(0.25)
+
+
+def test_segmentation_is_per_pixel():
+    torch.manual_seed(0)
+    unet = nl.models.UNet((4, 6), out_channels=1)
+    network = nl.nest(unet, torch.randn(2, 1, 8, 8), sampling="each")
+    found = predict(network, torch.randn(3, 1, 8, 8), cut=0.5, likelihood="bernoulli", keep_samples=True)
+    assert found.probs.shape == (3, 2, 8, 8)
+    assert found.entropy.shape == found.epistemic.shape == found.labels.shape == (3, 8, 8)
+    assert found.samples.shape == (6, 3, 2, 8, 8)
+
+
+class Attention(nn.Module):
+    """A network whose code has sizes of its own, so that its graph runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.head = nn.Linear(6, 24), nn.Linear(8, 3)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).reshape(x.shape[0], 5, 3, 4, 2).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape[0], 5, 8)
+        return self.head(y).mean(1)
+
+
+def test_network_that_runs_as_a_graph():
+    torch.manual_seed(0)
+    x = torch.randn(4, 5, 6)
+    network = nl.nest(Attention(), x, num_always=1, kinds=("head",))
+    found = predict(network, x, cut=0.5, keep_samples=True)
+    assert found.epistemic.min() > 0
+    torch.testing.assert_close(predict(network, x, cut=0.5, samples=0).probs, nl.extract(network, 0.5)(x).softmax(1))
+
+
+def test_half_precision_is_averaged_in_single(x):
+    found = predict(Regressor(3).bfloat16(), x.bfloat16())
+    assert found.probs.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"samples": -1}, nl.RangeError, "samples: got -1"),
+        ({"samples": 2.0}, nl.DtypeError, "samples: got 2.0"),
+        ({"samples": True}, nl.DtypeError, "samples"),
+        ({"likelihood": "poisson"}, nl.ArgumentError, "likelihood: got 'poisson'"),
+        ({"cut": 1.5}, nl.RangeError, "cut: got 1.5"),
+        ({"batch_size": 0}, nl.RangeError, "batch_size: got 0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(x, options, error, message):
+    with pytest.raises(error, match=message):
+        predict(nested(), x, **options)
+
+
+def test_plain_network_has_no_cut(x):
+    with pytest.raises(nl.ArgumentError, match=r"cut: got 0.5, but it must be None for a plain network"):
+        predict(Regressor(3), x, cut=0.5)
+    with pytest.raises(nl.DtypeError, match="model: got a function"):
+        predict(lambda x: x, x)
+
+
+def test_batch_with_nan_is_named(x):
+    x[4] = math.nan
+    with pytest.raises(nl.NonFiniteError, match="output of batch 2: got 3 of 3 entries NaN"):
+        predict(nested(), x, batch_size=2)
+
+
+def test_output_that_is_no_tensor_is_refused(x):
+    class Two(nn.Module):
+        def forward(self, x):
+            return x, x
+
+    with pytest.raises(nl.DtypeError, match="output of batch 0: got a tuple"):
+        predict(Two(), x)
+    with pytest.raises(nl.ArgumentError, match="no tensor with a batch axis"):
+        predict(Two(), 3, batch_size=2)
