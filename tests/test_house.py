@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "nestling"
 FLOORS = [
-    {"cli", "__main__"},
+    {"__main__"},
+    {"cli"},
     {"commands", "demo"},
     {"report"},
     {"delivery"},

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import nestling as nl
+from nestling.prediction import ClassScores
 
 WIDTHS = (4, 6, 8, 12, 16, 24, 32)
 NUM_BLOCKS, NUM_ALWAYS = 32, 4
@@ -60,6 +61,7 @@ def run(name: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
     rows = {}
     for cut in cuts:
         scores = nl.evaluate(nested, data.batches("test", 500), cut=cut, ood=strange.batches("test", 500))
+        assert isinstance(scores, ClassScores)
         calibration = found.calibration(cut)
         rows[str(round(cut * NUM_BLOCKS))] = {
             "accuracy": scores.accuracy,
@@ -69,7 +71,7 @@ def run(name: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
             "auroc": scores.auroc,
             "temperature": None if calibration is None else calibration.temperature,
         }
-    keep = {key: [round(float(k), 3) for k in order.keep_probs()] for key, order in nested.orders.items()}
+    keep = {key: [round(float(k), 3) for k in order.keep_probs().detach()] for key, order in nested.orders.items()}
     return {"method": name, "seed": seed, "changes": changes, "seconds": round(seconds), "rows": rows, "keep": keep}
 
 

@@ -140,13 +140,15 @@ def predict(
 def data() -> str:
     """The data sets by name, what of each is here, and how to get the rest."""
     rows = []
-    for found in sets.found():
-        here = ", ".join(found.splits) or "not here"
-        count = f"{found.num_examples:,}" if found.num_examples else "-"
-        rows.append(
-            [found.name, found.task, here, count, str(found.where or "embedded") if found.splits else found.how]
-        )
-    return text_table(["name", "task", "splits", "examples", "where, or how to get it"], rows)
+    for own in sets.found():
+        here = ", ".join(own.splits) or "-"
+        count = f"{own.num_examples:,}" if own.num_examples else "-"
+        where = str(own.where or "comes with nestling")
+        if not own.splits:
+            where = "fetched when it is first used" if own.can_fetch else "to be made: see docs/data.md"
+        rows.append([own.name, own.task, here, count, where])
+    folder = f"Data is looked for in {sets.data_root()} ($NESTLING_DATA), and fetched into it where there is a network."
+    return text_table(["name", "task", "splits", "examples", "where"], rows) + f"\n\n{folder}"
 
 
 def load_weights(network: nn.Module, path: Path) -> None:

@@ -1,6 +1,7 @@
 """Runs that were stopped anywhere and begun again, against one that was not."""
 
 import os
+import sys
 from copy import deepcopy
 
 import pytest
@@ -108,37 +109,35 @@ def _finished(place):
     return path.exists() and read_tensors(path)[1]["state"]["step"] == NUM_STEPS - 1
 
 
-def num_writes(monkeypatch, place):
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A short run, and for each of its writes one that ended just before it and was begun again."""
+    monkeypatch, place = pytest.MonkeyPatch(), tmp_path_factory.mktemp("swept")
     real, calls = os.replace, []
     with monkeypatch.context() as patch:
         patch.setattr(files.os, "replace", lambda *args: calls.append(args) or real(*args))
-        run("mlp", place)
-    return len(calls)
+        patch.setitem(RECIPES, "mlp", RECIPE.but(epochs=2))
+        expected = run("mlp", place / "whole")
+        patch.setattr(files.os, "replace", real)
+        again = {}
+        for at in range(1, len(calls) + 1):
+            interrupted(monkeypatch, "mlp", place / str(at), files.os, "replace", at)
+            again[at] = run("mlp", place / str(at))
+            assert not list((place / str(at)).glob(".*"))
+    assert len(again) > 10
+    return expected, again
 
 
-@pytest.mark.parametrize(
-    "with_log",
-    [
-        False,
-        pytest.param(
-            True,
-            marks=pytest.mark.xfail(
-                reason="bug: the checkpoint is written before the line of the log, which is lost between the two",
-                raises=AssertionError,
-            ),
-        ),
-    ],
-    ids=["weights", "log"],
-)
-def test_a_run_that_was_stopped_at_any_write(monkeypatch, tmp_path, whole, with_log):
-    """The process may end before any file takes its place: what is there then is enough to go on."""
-    number = num_writes(monkeypatch, tmp_path / "count")
-    assert number > 10
-    for at in range(1, number + 1):
-        place = tmp_path / str(at)
-        interrupted(monkeypatch, "mlp", place, files.os, "replace", at)
-        check_same(run("mlp", place), whole["mlp"], log=with_log)
-        assert not list(place.glob(".*"))
+def test_a_run_that_was_stopped_before_any_write(swept):
+    expected, again = swept
+    for given in again.values():
+        check_same(given, expected, log=False)
+
+
+@pytest.mark.xfail(reason="bug: a checkpoint comes before the line of the log, which is lost between the two")
+def test_the_log_of_a_run_that_was_stopped_before_any_write(swept):
+    expected, again = swept
+    assert [at for at, given in again.items() if figures(given.log) != figures(expected.log)] == []
 
 
 @pytest.mark.parametrize("name", ["validate", "_validated", "_checkpoint"])
@@ -148,9 +147,7 @@ def test_a_run_that_was_stopped_after_its_steps(monkeypatch, tmp_path, whole, na
 
 
 def test_a_run_that_was_stopped_while_it_was_calibrated(monkeypatch, tmp_path, whole):
-    from nestling.training import train as _  # noqa: F401
-
-    module = __import__("sys").modules["nestling.training.train"]
+    module = sys.modules["nestling.training.train"]  # not the function of that name
     interrupted(monkeypatch, "mlp", tmp_path, module, "calibrate", 1)
     monkeypatch.setattr(Loop, "_step", lambda *_: pytest.fail("it trained again"))
     check_same(run("mlp", tmp_path), whole["mlp"])

@@ -34,7 +34,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def digits_run(digits, tmp_path_factory):
-    recipe = Recipe(epochs=6, batch_size=32, lr=2e-2, samples=2)
+    recipe = Recipe(epochs=5, batch_size=32, lr=2e-2, samples=2)
     return train(deepcopy(digits), "digits", recipe, out=tmp_path_factory.mktemp("digits") / "run", quiet=True)
 
 
@@ -48,7 +48,7 @@ def test_digits_are_learned_at_every_width(digits_run):
 
 def test_the_log_has_a_line_for_each_epoch(digits_run):
     steps = len(nl.data.load("digits").batches("train", 32, drop_last=True))
-    assert [(line["epoch"], line["step"]) for line in digits_run.log] == [(n, n * steps) for n in range(1, 7)]
+    assert [(line["epoch"], line["step"]) for line in digits_run.log] == [(n, n * steps) for n in range(1, 6)]
     first, last = digits_run.log[0], digits_run.log[-1]
     assert last["nll"] < first["nll"]
     assert last["lr"] == pytest.approx(0, abs=1e-9)
@@ -101,20 +101,17 @@ def test_the_same_command_gives_the_finished_run_without_training(digits, digits
 def test_another_command_is_refused_by_the_difference(digits, digits_run):
     recipe, folder = digits_run.recipe, digits_run.folder
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(RunError, match=r"recipe has lr 0\.02, yours 0\.5"):
+    with pytest.raises(RunError, match=r"recipe.*lr.* 0\.02, yours 0\.5"):
         train(deepcopy(digits), "digits", recipe.but(lr=0.5), out=folder)
-    with pytest.raises(RunError, match=r"data has fingerprint"):
+    with pytest.raises(RunError, match=r"data.*(fingerprint|loaded_with)"):
         train(deepcopy(digits), nl.data.load("digits", validation=0.3), recipe, out=folder)
     with pytest.raises(RunError, match=r"likelihood"):
         train(deepcopy(digits), "digits", recipe, out=folder, likelihood="bernoulli")
-    with pytest.raises(RunError, match=r"its network has"):
+    with pytest.raises(RunError, match=r"its network"):
         train(nested_mlp(), "digits", recipe, out=folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-@pytest.mark.xfail(
-    reason="bug: both sides are cut after 57 characters, before the option that differs", raises=AssertionError
-)
 def test_the_difference_is_in_the_message(tmp_path):
     data = (examples(), examples(seed=3))
     train(nested_mlp(), data, QUICK, out=tmp_path, quiet=True)
@@ -312,8 +309,8 @@ def test_regression(likelihood, outputs):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, outputs))
     nested = nl.nest(module, normal(2, 4), num_blocks=4, num_always=1)
-    recipe = QUICK.but(epochs=12, lr=2e-2, batch_size=32)
-    run = train(nested, (line(256, 5), line(100, 7)), recipe, likelihood=likelihood, quiet=True)
+    recipe = QUICK.but(epochs=8, lr=3e-2, batch_size=32, cuts=(1.0,))
+    run = train(nested, (line(192, 5), line(100, 7)), recipe, likelihood=likelihood, quiet=True)
     assert run.log[-1]["validation"]["1.0"]["rmse"] < 0.4  # that of the mean is 1.1
     assert run.likelihood == ("gaussian" if outputs == 1 else likelihood)
     assert {own.likelihood for own in run.calibrations} == {run.likelihood}

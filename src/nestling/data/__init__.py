@@ -4,6 +4,7 @@ from nestling.data.augmentation import Augment
 from nestling.data.batches import Batches, Grader
 from nestling.data.dataset_batches import DatasetBatches
 from nestling.data.faults import DamagedError, DataError, MissingError
+from nestling.data.files import data_root
 from nestling.data.listing import Found, found
 from nestling.data.loading import load, names
 from nestling.data.record import Data, Task
@@ -21,6 +22,7 @@ __all__ = [
     "MissingError",
     "Split",
     "Task",
+    "data_root",
     "found",
     "load",
     "names",

@@ -14,7 +14,8 @@ from nestling.data.sources import SOURCES, Layout, Source
 class Found:
     """What is known of a data set without reading it: ``splits`` can be loaded from ``where``; ``how`` gets the rest.
 
-    ``num_examples`` is None where it cannot be told, or nothing is here. ``where`` is None for data that is embedded.
+    ``can_fetch`` says whether ``load`` fetches what is not here. ``num_examples`` is None where it cannot be told, or
+    nothing is here. ``where`` is None for data that is embedded.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Found:
     num_examples: int | None
     where: Path | None
     how: str
+    can_fetch: bool = False
 
 
 def found(root: Path | str | None = None) -> list[Found]:
@@ -38,7 +40,8 @@ def _look(source: Source, root: Path) -> Found:
     total = None if not sizes or None in sizes else sum(size for size in sizes if size is not None)
     missing = [how_to_get(source, part, root) for part in source.parts if part not in here]
     where = root / source.name if here and any(layout.files for layout in here.values()) else None
-    return Found(source.name, source.task, _splits(tuple(here)), total, where, "; ".join(dict.fromkeys(missing)))
+    how = "; ".join(dict.fromkeys(missing))
+    return Found(source.name, source.task, _splits(tuple(here)), total, where, how, bool(source.downloads))
 
 
 def _splits(parts: tuple[str, ...]) -> tuple[str, ...]:

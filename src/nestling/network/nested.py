@@ -51,6 +51,7 @@ class Nested(nn.Module):
         self._runner = runner
         self._slicer = Slicer(groups, {name: tensor.shape for name, tensor in self.tensors().items()})
         self._scaler = Scaler(groups, self.tensors())
+        self._layers = {path: part for path, part in module.named_modules() if isinstance(part, VariationalLayer)}
         self.drawn: Cut | None = None
         self._block: _Block | None = None
         self._blocks: dict[Cut, _Block] = {}
@@ -130,11 +131,10 @@ class Nested(nn.Module):
     def log_alphas(self, cut: Cut) -> dict[str, Tensor]:
         """log alpha of every weight that a cut keeps, by the name of its layer: what divergences are made of."""
         smaller, gone = self.tensors_at(cut), self._runner.dropped(cut)
-        layers = {path: part for path, part in self.module.named_modules() if isinstance(part, VariationalLayer)}
         with self._runner.holders.replaced(smaller):
             return {
                 path: layer.posterior.bounded_log_alpha().expand_as(layer.posterior.mean)
-                for path, layer in layers.items()
+                for path, layer in self._layers.items()
                 if f"{path}.weight" not in gone
             }
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -166,12 +167,16 @@ def weight_divergence(
 
 def _order_kl(nested: Nested, prior_keep: float) -> Tensor:
     """Phi1 of BN3: the divergence of the orders from chains that keep each next block with the same probability."""
-    terms = []
-    for order in nested.orders.values():
-        size = order.num_blocks - order.num_always
-        keep = torch.full((size,), prior_keep, device=order.log_probs().device)
-        terms.append(kl(order, BernoulliChain(keep, num_always=order.num_always)))
+    terms = [
+        kl(order, _prior(order.num_blocks, order.num_always, prior_keep, order.log_probs().device))
+        for order in nested.orders.values()
+    ]
     return torch.stack(terms).sum()
+
+
+@cache
+def _prior(num_blocks: int, num_always: int, keep: float, device: torch.device) -> BernoulliChain:
+    return BernoulliChain(torch.full((num_blocks - num_always,), keep, device=device), num_always=num_always)
 
 
 def _pair(batch: Sequence[Any]) -> tuple[Any, Tensor]:
