@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test lint types pytest bench clean
+.PHONY: demo test lint types pytest bench clean
+
+demo: $(VENV)/installed
+	$(BIN)/nestling demo
 
 test: lint types pytest
 

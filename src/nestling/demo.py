@@ -49,7 +49,7 @@ def _demo(digits: Data, out: Path, seed: int) -> str:
     bayesian = _nested(digits, HIDDEN, seed)
     train(bayesian, digits, recipe, out=made_folder(out), quiet=True)
     fixed = _nested(digits, HIDDEN, seed, order="uniform", weights=None)
-    train(fixed, digits, recipe.but(coupled=0.0), quiet=True)
+    train(fixed, digits, recipe.but(coupled=0.0, sandwich=0.0), quiet=True)
     methods = [
         Figures("BN3", [_scores(bayesian, digits, width) for width in WIDTHS]),
         Figures("FN3", [_scores(fixed, digits, width) for width in WIDTHS]),
@@ -82,7 +82,7 @@ def _alone(digits: Data, width: float, recipe: Recipe) -> ClassScores:
     """A plain network of the size that a width has, trained by itself for as long."""
     hidden = [round(size * width) for size in HIDDEN]
     network = _nested(digits, hidden, recipe.seed, order="full", weights=None)
-    train(network, digits, recipe.but(explore=0.0, cuts=(1.0,)), quiet=True)
+    train(network, digits, recipe.but(explore=0.0, sandwich=0.0, cuts=(1.0,)), quiet=True)
     return _scores(network, digits, 1.0)
 
 

@@ -90,19 +90,20 @@ def close(given, expected):
     torch.testing.assert_close(given, expected, rtol=1e-6, atol=1e-8)  # the prior is a float32 chain
 
 
-@pytest.mark.parametrize("weights", ["gaussian", None])
-def test_expectation_and_mean_gradient_over_all_pairs_of_draws_are_exact(weights):
+@pytest.mark.parametrize(("weights", "order_weight"), [("gaussian", None), ("gaussian", 0.05), (None, None)])
+def test_expectation_and_mean_gradient_over_all_pairs_of_draws_are_exact(weights, order_weight):
     """In eval mode the weights are their means, so that nothing but the widths is random."""
     nested, kappa = network(weights).eval(), 0.7
     hand, cuts = ByHand(nested), list(itertools.product(WIDTHS, WIDTHS))
     divergence = WEIGHT_KLS["log_uniform"]
     p, q = hand.probs()
-    exact = kappa / N * hand.order_kl()
+    exact = (order_weight or kappa / N) * hand.order_kl()
     for first, second in cuts:
         masks = masks_of((first, second))
         parts = [cross_entropy(hand.output(X[rows], masks), Y[rows]) for rows in (slice(4), slice(4, 8))]
         phi = kappa / N * hand.weight_kl(divergence, masks) if weights else 0.0
-        exact = exact + p[first - 1] * q[second - 1] * (sum(parts) / 2 + phi)
+        chance = p[first - 1] * q[second - 1]
+        exact = exact + chance * sum(parts) / 2 + (chance if order_weight is None else chance.detach()) * phi
     if weights:  # Phi2: the same as the divergences weighed by the keep probabilities
         phi2 = hand.weight_kl(divergence, hand.keep_probs())
         drawn = sum(p[i - 1] * q[j - 1] * hand.weight_kl(divergence, masks_of((i, j))) for i, j in cuts)
@@ -113,7 +114,7 @@ def test_expectation_and_mean_gradient_over_all_pairs_of_draws_are_exact(weights
     for pair in itertools.product(cuts, repeat=2):
         scripted(nested, pair)
         chance = math.prod(float((p[i - 1] * q[j - 1]).detach()) for i, j in pair)
-        loss = elbo(nested, (X, Y), dataset_size=N, kappa=kappa, prior_keep=PRIOR)
+        loss = elbo(nested, (X, Y), dataset_size=N, kappa=kappa, prior_keep=PRIOR, order_weight=order_weight)
         total += chance * float(loss.detach())
         for own, gradient in zip(mean, torch.autograd.grad(loss, list(nested.parameters())), strict=True):
             own += chance * gradient
@@ -170,17 +171,20 @@ def _linear_pair():
     return nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2)).double()
 
 
+@pytest.mark.parametrize("order_weight", [None, 0.05])
 @pytest.mark.parametrize("estimator", ["relaxed", "straight_through"])
-def test_masked_estimators_are_a_masked_network_with_the_expected_divergence(estimator):
+def test_masked_estimators_are_a_masked_network_with_the_expected_divergence(estimator, order_weight):
     """Masks that are a known function of the logits stand for samples, so that values and gradients are exact."""
     nested = network().eval()
     hand, asked = ByHand(nested), []
     for order in nested.orders.values():
         order.rsample = lambda *, hard, order=order: asked.append(hard) or order.keep_probs().square()
-    terms = elbo_terms(nested, (X, Y), dataset_size=N, kappa=0.3, prior_keep=PRIOR, estimator=estimator, draws=2)
+    options = {"kappa": 0.3, "prior_keep": PRIOR, "order_weight": order_weight}
+    terms = elbo_terms(nested, (X, Y), dataset_size=N, estimator=estimator, **options)
     masks = [own.square() for own in hand.keep_probs()]
-    phi2 = hand.weight_kl(WEIGHT_KLS["log_uniform"], hand.keep_probs())
-    expected = cross_entropy(hand.output(X, masks), Y) + 0.3 / N * (phi2 + hand.order_kl())
+    kept = [own if order_weight is None else own.detach() for own in hand.keep_probs()]
+    phi2 = hand.weight_kl(WEIGHT_KLS["log_uniform"], kept)
+    expected = cross_entropy(hand.output(X, masks), Y) + 0.3 / N * phi2 + (order_weight or 0.3 / N) * hand.order_kl()
     assert asked == [estimator == "straight_through"] * 4
     close(terms.loss, expected)
     close(terms.weight_kl, phi2)
@@ -245,6 +249,21 @@ def _quadrature(log_alpha):
     s = np.linspace(0, 30, 60_001)
     values = -np.expm1(-0.5 * np.exp(-log_alpha)[:, None] / np.cosh(s) ** 2)
     return np.trapezoid(values, s, axis=1)
+
+
+def test_widths_are_drawn_as_the_options_say():
+    """Orders that would always keep everything, so that narrow cuts can only come from the options."""
+    nested = network(weights=None, order="full")
+
+    def drawn(**options):
+        torch.manual_seed(0)
+        cuts = [cut for _ in range(15) for cut in elbo_terms(nested, (X, Y), dataset_size=N, **options).cuts]
+        return {tuple(cut.as_dict().values()) for cut in cuts}
+
+    assert drawn() == drawn(coupled=1.0) == {(3, 3)}
+    assert drawn(sandwich=1.0) == {(1, 1), (3, 3)}
+    assert drawn(explore=1.0, coupled=1.0) == {(1, 1), (2, 2), (3, 3)}
+    assert len(drawn(explore=1.0)) > 3
 
 
 def test_divergences_shrink_with_the_data():
@@ -381,6 +400,8 @@ def test_unknown_likelihood():
         {"kappa": -1.0},
         {"explore": 2.0},
         {"coupled": -0.5},
+        {"sandwich": 1.5},
+        {"order_weight": -1.0},
         {"prior_keep": 1.0},
         {"prior_keep": 1.5},
     ],

@@ -15,8 +15,8 @@ from nestling.training import files, loop, open_run, train
 from nestling.training.files import read_tensors, write_tensors
 from nestling.training.loop import Loop
 
-RECIPE = QUICK.but(epochs=3, recalibration_batches=2)
-NUM_STEPS = 9
+RECIPE = QUICK.but(recalibration_batches=2)
+NUM_STEPS = 6
 
 
 def make_mlp():
@@ -73,7 +73,7 @@ def interrupted(monkeypatch, kind, place, owner, name, at):
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("step", [1, 2, 4, 6, NUM_STEPS])
+@pytest.mark.parametrize("step", [1, 4, NUM_STEPS])
 def test_a_run_that_was_stopped_at_a_step(monkeypatch, tmp_path, whole, kind, step):
     """Without a checkpoint inside an epoch: it goes on from the beginning of the epoch."""
     interrupted(monkeypatch, kind, tmp_path, Loop, "_step", step)
@@ -85,7 +85,7 @@ def test_a_run_that_was_stopped_at_a_step(monkeypatch, tmp_path, whole, kind, st
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("step", [2, 3, 4, NUM_STEPS])
+@pytest.mark.parametrize("step", [2, 4, NUM_STEPS])
 def test_a_run_that_was_stopped_inside_an_epoch(monkeypatch, tmp_path, whole, kind, step):
     """With a checkpoint after each step: it goes on from there."""
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
@@ -99,14 +99,9 @@ def test_a_run_that_was_stopped_inside_an_epoch(monkeypatch, tmp_path, whole, ki
 
 def test_a_run_that_was_stopped_again_and_again(monkeypatch, tmp_path, whole):
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
-    for _ in range(NUM_STEPS):
-        interrupted(monkeypatch, "mlp", tmp_path, Loop, "_step", 2) if not _finished(tmp_path) else None
+    for _ in range(NUM_STEPS - 1):
+        interrupted(monkeypatch, "mlp", tmp_path, Loop, "_step", 2)
     check_same(run("mlp", tmp_path), whole["mlp"])
-
-
-def _finished(place):
-    path = place / "checkpoint.safetensors"
-    return path.exists() and read_tensors(path)[1]["state"]["step"] == NUM_STEPS - 1
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +111,6 @@ def swept(tmp_path_factory):
     real, calls = os.replace, []
     with monkeypatch.context() as patch:
         patch.setattr(files.os, "replace", lambda *args: calls.append(args) or real(*args))
-        patch.setitem(RECIPES, "mlp", RECIPE.but(epochs=2))
         expected = run("mlp", place / "whole")
         patch.setattr(files.os, "replace", real)
         again = {}
@@ -161,9 +155,9 @@ def test_what_a_stopped_run_holds_can_be_read(monkeypatch, tmp_path):
 
 
 def test_a_log_that_was_cut_off_is_mended(monkeypatch, tmp_path, whole):
-    interrupted(monkeypatch, "mlp", tmp_path, Loop, "_step", 8)
+    interrupted(monkeypatch, "mlp", tmp_path, Loop, "_step", 5)
     text = (tmp_path / "log.jsonl").read_text()
-    (tmp_path / "log.jsonl").write_text(text + '{"epoch": 3, "st')
+    (tmp_path / "log.jsonl").write_text(text + '{"epoch": 2, "st')
     check_same(run("mlp", tmp_path), whole["mlp"])
     (tmp_path / "log.jsonl").write_text(text)
 
@@ -172,8 +166,6 @@ def test_a_checkpoint_of_another_network_is_refused(monkeypatch, tmp_path):
     interrupted(monkeypatch, "mlp", tmp_path, Loop, "_step", 5)
     path = tmp_path / "checkpoint.safetensors"
     tensors, record = read_tensors(path)
-    write_tensors(path, {name: own for name, own in tensors.items() if not name.startswith("optimiser.3")}, record)
-    run("mlp", tmp_path / "other")  # a fresh one is as good as ever
     name = next(own for own in tensors if own.startswith("network.module"))
     for changed in (
         ({own: tensor for own, tensor in tensors.items() if own != name}, record),

@@ -120,7 +120,7 @@ def test_files_have_the_permissions_of_any_other(tmp_path):
 
 @pytest.fixture
 def good(tmp_path):
-    write_tensors(tmp_path / "a", {"x": normal(3), "y": torch.arange(2)}, {"cuts": [], "state": {"step": 3}})
+    write_tensors(tmp_path / "a", {"x": normal(3), "y": torch.arange(2)}, {"cuts": []})
     return tmp_path / "a"
 
 

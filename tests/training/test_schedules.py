@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nestling.training import Recipe
-from nestling.training.schedules import AUTO_SHARE, auto_kappa, kappa, lr_factor, temperature
+from nestling.training.schedules import auto_kappa, kappa, lr_factor, temperature
 
 SHARES = np.linspace(0, 1, 1001).tolist()
 
@@ -56,10 +56,10 @@ def test_kappa_rises_in_a_line_to_the_recipes():
 def test_auto_kappa_makes_the_mean_divergence_cost_the_same_whatever_the_network():
     for num_examples, num_weights in ((100, 1000), (100, 10**6), (60_000, 10**7)):
         scale = auto_kappa(num_examples, num_weights) * num_weights / num_examples
-        assert scale == pytest.approx(AUTO_SHARE)
+        assert scale == pytest.approx(1)
     assert auto_kappa(10**6, 10) == 1.0
     assert auto_kappa(10, 0) == 1.0
-    assert kappa(Recipe(kappa="auto", kl_warm_up=0.5), 0.25, 100, 1000) == pytest.approx(AUTO_SHARE / 20)
+    assert kappa(Recipe(kappa="auto", kl_warm_up=0.5), 0.25, 100, 1000) == pytest.approx(1 / 20)
 
 
 def test_temperature_falls_by_the_same_factor_in_each_step():

@@ -12,7 +12,7 @@ from torch import nn
 import nestling as nl
 from nestling.training.widths import draw_cut
 
-NUM_DRAWS = 2000
+NUM_DRAWS = 1500
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ FOLLOWERS = {"first leads": {1: 1, 2: 2, 3: 2, 4: 3}, "second leads": {1: 1, 2: 
 """round(3 w / 4) and round(4 w / 3), halves up: 0.75, 1.5, 2.25, 3 and 1.33, 2.67, 4."""
 
 
-def distribution(nested, explore, coupled):
+def distribution(nested, explore, coupled, sandwich):
     chances = Counter()
     for explored, share in ((True, explore), (False, 1 - explore)):
         first, second = probs(nested, explored)
@@ -55,15 +55,23 @@ def distribution(nested, explore, coupled):
             chances[a, FOLLOWERS["first leads"][a]] += share * coupled * p / 2
         for b, q in second.items():
             chances[FOLLOWERS["second leads"][b], b] += share * coupled * q / 2
-    return {pair: chance for pair, chance in chances.items() if chance > 0}
+    mixed = Counter({pair: (1 - sandwich) * chance for pair, chance in chances.items()})
+    mixed[1, 1] += sandwich / 2
+    mixed[4, 3] += sandwich / 2
+    return {pair: chance for pair, chance in mixed.items() if chance > 0}
 
 
-@pytest.mark.parametrize(("explore", "coupled"), [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (0.4, 0.3)])
-def test_cuts_are_as_frequent_as_they_should_be(nested, explore, coupled):
+@pytest.mark.parametrize(
+    ("explore", "coupled", "sandwich"), [(0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.6, 0.5, 0.3)]
+)
+def test_cuts_are_as_frequent_as_they_should_be(nested, explore, coupled, sandwich):
     generator = torch.Generator().manual_seed(0)
-    draws = [draw_cut(nested, explore=explore, coupled=coupled, generator=generator) for _ in range(NUM_DRAWS)]
+    shares = {"explore": explore, "coupled": coupled, "sandwich": sandwich}
+    draws = [draw_cut(nested, **shares, generator=generator) for _ in range(NUM_DRAWS)]
+    learned = sum(draw.log_prob.requires_grad for draw in draws)
+    assert stats.binomtest(learned, NUM_DRAWS, (1 - sandwich) * (1 - explore)).pvalue > 1e-4
     found = Counter(tuple(draw.cut.as_dict().values()) for draw in draws)
-    chances = distribution(nested, explore, coupled)
+    chances = distribution(nested, explore, coupled, sandwich)
     assert sum(chances.values()) == pytest.approx(1)
     assert found.keys() <= chances.keys()
     often = [pair for pair, chance in chances.items() if chance * NUM_DRAWS >= 5]
@@ -104,6 +112,12 @@ def test_explored_cuts_have_no_gradient(nested):
         log_prob = draw_cut(nested, explore=1.0, coupled=coupled).log_prob
         assert not log_prob.requires_grad
         assert float(log_prob) == 0
+
+
+def test_the_extremes_have_no_gradient(nested):
+    draws = [draw_cut(nested, sandwich=1.0) for _ in range(30)]
+    assert {tuple(draw.cut.as_dict().values()) for draw in draws} == {(1, 1), (4, 3)}
+    assert not any(draw.log_prob.requires_grad or float(draw.log_prob) for draw in draws)
 
 
 def test_draws_follow_the_generator_and_leave_torchs_state_alone(nested):

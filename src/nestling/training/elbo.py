@@ -27,7 +27,7 @@ from nestling.network.cut import full_cut
 from nestling.network.nest import as_call
 from nestling.prediction.likelihoods import Likelihood, likelihood_named
 from nestling.training.recipe import EstimatorName, WeightKL
-from nestling.training.widths import draw_cut
+from nestling.training.widths import Draw, draw_cut
 
 WEIGHT_KLS: dict[WeightKL, Callable[[Tensor], Tensor]] = {
     "log_uniform": log_uniform_kl,
@@ -67,16 +67,19 @@ def elbo_terms(
     likelihood: str | Likelihood = "categorical",
     weight_kl: WeightKL = "log_uniform",
     prior_keep: float = 0.95,
+    order_weight: float | None = None,
     estimator: EstimatorName = "leave_one_out",
     draws: int = 2,
     explore: float = 0.0,
     coupled: float = 0.0,
+    sandwich: float = 0.0,
 ) -> Terms:
     """Estimate the bound on one batch, which is split into ``draws`` parts, each with widths and weights of its own.
 
     The KL of the weights is that of the drawn cut (BN3's Phi2 in expectation, erratum E11), so that a narrow step pays
     only for what it computes. Gradients reach the orders by ``estimator``; a part of the batch whose widths no order
-    gave (``explore``) has none for them.
+    gave (``explore``, ``sandwich``: see ``draw_cut``) has none for them. With an ``order_weight`` the orders minimise
+    NLL + order_weight * KL(order, prior) instead of the bound, in which the divergence of the weights pulls them too.
     """
     count("dataset_size", dataset_size, "how many examples the training set has")
     inputs, targets = _pair(batch)
@@ -88,16 +91,21 @@ def elbo_terms(
     parts = []
     for x, y in _parts((inputs, targets), num_parts):
         if estimator == "leave_one_out" or not learned:
-            parts.append(_hard_part(nested, x, y, model, divergence, explore=explore, coupled=coupled))
+            draw = draw_cut(nested, explore=explore, coupled=coupled, sandwich=sandwich)
+            parts.append(_hard_part(nested, x, y, model, divergence, draw))
         else:
-            parts.append(_relaxed_part(nested, x, y, model, divergence, hard=estimator == "straight_through"))
+            held, hard = order_weight is not None, estimator == "straight_through"
+            parts.append(_relaxed_part(nested, x, y, model, divergence, hard=hard, held=held))
     nll, weight_term, log_prob = (torch.stack(column) for column in list(zip(*parts, strict=True))[:3])
     order_term = _order_kl(nested, prior_keep) if learned else torch.zeros_like(nll[0])
     losses = nll + scale * weight_term
     scored = learned and estimator == "leave_one_out" and num_parts > 1
-    expected = leave_one_out(log_prob, losses) if scored else losses.mean()
+    expected = losses.mean()
+    if scored:
+        seen = losses if order_weight is None else nll
+        expected = expected + leave_one_out(log_prob, seen) - seen.mean()
     return Terms(
-        loss=expected + scale * order_term,
+        loss=expected + (scale if order_weight is None else order_weight) * order_term,
         nll=nll.mean().detach(),
         weight_kl=weight_term.mean().detach(),
         order_kl=order_term.detach(),
@@ -114,12 +122,10 @@ def _hard_part(
     targets: Tensor,
     model: Likelihood,
     divergence: Callable[[Tensor], Tensor],
-    *,
-    explore: float,
-    coupled: float,
+    draw: Draw,
 ) -> _Result:
     """A part of the batch at a drawn cut, which alone is computed."""
-    cut, log_prob = draw_cut(nested, explore=explore, coupled=coupled)
+    cut, log_prob = draw
     args, kwargs = as_call(inputs)
     with nested.at(cut):
         nll = model.nll(nested(*args, **kwargs), targets)
@@ -134,6 +140,7 @@ def _relaxed_part(
     divergence: Callable[[Tensor], Tensor],
     *,
     hard: bool,
+    held: bool,
 ) -> _Result:
     """A part of the batch under masks that gradients flow through, at the full width."""
     masks = {}
@@ -146,6 +153,7 @@ def _relaxed_part(
     nll = model.nll(nested.run_masked(masks, *args, **kwargs), targets)
     cut = full_cut(nested.groups)
     kept = {name: order.keep_probs() for name, order in nested.orders.items()}
+    kept = {name: own.detach() for name, own in kept.items()} if held else kept
     return nll, weight_divergence(nested, cut, divergence, kept).to(nll), torch.zeros_like(nll), cut
 
 

@@ -15,6 +15,7 @@ from nestling.errors import RunError
 from nestling.network import Nested
 from nestling.prediction import Calibration
 from nestling.training.checkpoint import CHECKPOINT_FILE, State, read_checkpoint, state_of, write_checkpoint
+from nestling.training.events import event_writer, write_events
 from nestling.training.files import (
     FORMAT,
     check_format,
@@ -102,6 +103,9 @@ class RunFolder(Keeper):
         self.place = made_folder(place)
         self.lines = []
         self._wanted = json.loads(json.dumps(_record(nested, recipe, about)))
+        self._events = recipe.tensorboard
+        if self._events:
+            event_writer()  # an error now rather than after an epoch
 
     def begin(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
         """Go on with the same run, refuse another one, or start a fresh folder."""
@@ -137,6 +141,8 @@ class RunFolder(Keeper):
         """Add a line to the log."""
         self.lines.append(line)
         self._write_log()
+        if self._events:
+            write_events(self.place / "events", line)
 
     def keep_best(self, nested: Nested, notes: Mapping[str, Any]) -> None:
         """Write the network's files."""

@@ -93,10 +93,12 @@ class Loop:
                 likelihood=self.likelihood,
                 weight_kl=recipe.weight_kl,
                 prior_keep=recipe.prior_keep,
+                order_weight=recipe.order_weight,
                 estimator=recipe.estimator,
                 draws=recipe.draws,
                 explore=recipe.explore,
                 coupled=recipe.coupled,
+                sandwich=recipe.sandwich,
             )
         self.optimiser.zero_grad(set_to_none=True)
         if not bool(torch.isfinite(terms.loss)):

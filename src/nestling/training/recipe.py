@@ -56,6 +56,9 @@ class Recipe:
     """Divergence of the weights."""
     prior_keep: float = 0.95
     """Probability with which the prior keeps each next block."""
+    order_weight: float | None = 0.02
+    """How firmly the orders hold to their prior, in nats: a width that costs so much more is drawn e times less often.
+    None is the evidence lower bound, where the divergence of the weights pulls the orders too."""
 
     estimator: EstimatorName = "leave_one_out"
     """How gradients reach the orders: see docs/orders.md."""
@@ -64,7 +67,9 @@ class Recipe:
     explore: float = 0.5
     """Share of draws that are uniform over widths rather than from the learned order."""
     coupled: float = 0.5
-    """Share of draws in which all groups take their widths from one number, so that they are narrow together."""
+    """Share of draws in which one group draws and the others follow at its fraction."""
+    sandwich: float = 0.2
+    """Share of draws at the extremes: half of them at the smallest width of every group, half at the full one."""
     temperature: tuple[float, float] = (1.0, 0.3)
     """First and last temperature of relaxed masks."""
 
@@ -86,12 +91,14 @@ class Recipe:
             count(name, getattr(self, name), "a whole number of at least 1")
         for name in ("lr", "order_lr", "clip", "lr_factor"):
             positive_number(name, getattr(self, name))
-        for name in ("momentum", "lr_warm_up", "kl_warm_up", "explore", "coupled"):
+        for name in ("momentum", "lr_warm_up", "kl_warm_up", "explore", "coupled", "sandwich"):
             probability(name, getattr(self, name))
         for name in ("weight_decay", "kappa"):
             if getattr(self, name) != "auto" and finite_number(name, getattr(self, name)) < 0:
                 raise RangeError(name, getattr(self, name), "at least 0", "0 turns it off.")
         inner_probability("prior_keep", self.prior_keep)
+        if self.order_weight is not None:
+            positive_number("order_weight", self.order_weight)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**31:
             raise RangeError("seed", repr(self.seed), "a whole number within [0, 2^31)", "Any such number does.")
         if self.patience is not None:

@@ -4,9 +4,6 @@ import math
 
 from nestling.training.recipe import Recipe
 
-AUTO_SHARE = 0.25
-"""Weight of the mean divergence of a weight, in nats per nat: see ``experiments/bn3`` for how it was chosen."""
-
 
 def lr_factor(recipe: Recipe, share: float) -> float:
     """What the learning rates are multiplied by: a linear rise, then the recipe's schedule."""
@@ -31,9 +28,9 @@ def auto_kappa(num_examples: int, num_weights: int) -> float:
     """A weight at which the divergences of all weights together cost about as much as the data can pay for.
 
     With weight 1 a network of many more weights than examples would rather forget the data than pay a nat for each
-    weight. This one makes the loss NLL + AUTO_SHARE times the mean divergence of a weight, and never exceeds 1.
+    weight. This one makes the loss NLL + the mean divergence of a weight, and never exceeds 1.
     """
-    return min(1.0, AUTO_SHARE * num_examples / num_weights) if num_weights else 1.0
+    return min(1.0, num_examples / num_weights) if num_weights else 1.0
 
 
 def temperature(recipe: Recipe, share: float) -> float:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from nestling.network import Cut, Nested
-from nestling.network.cut import make_cut
+from nestling.network.cut import full_cut, make_cut
 from nestling.network.group import Group
 
 
@@ -18,18 +18,27 @@ class Draw(NamedTuple):
 
 
 def draw_cut(
-    nested: Nested, *, explore: float = 0.0, coupled: float = 0.0, generator: torch.Generator | None = None
+    nested: Nested,
+    *,
+    explore: float = 0.0,
+    coupled: float = 0.0,
+    sandwich: float = 0.0,
+    generator: torch.Generator | None = None,
 ) -> Draw:
     """Draw a width for every group.
 
-    With probability ``explore`` widths are uniform instead of from the orders, so that none of them starves. With
-    probability ``coupled`` one group, picked at random, draws and the others follow at the same fraction of their
-    blocks: the cuts that ``at(fraction)`` asks for, which widths drawn apart would hardly ever give.
+    With probability ``sandwich`` every group is at its smallest or, as often, at its full width, which all the others
+    lie between (US-Net's rule, in expectation). Of the other draws, the share ``explore`` is uniform
+    over widths instead of from the orders, so that none of them starves; and in the share ``coupled`` one group, picked
+    at random, draws and the others follow at the same fraction of their blocks: the cuts that ``at(fraction)`` asks
+    for, which widths drawn apart would hardly ever give.
     """
     groups = nested.groups.free
-    if not groups:
-        return Draw(Cut(()), torch.zeros(()))
-    uniform, together, lead = torch.rand(3, generator=generator).tolist()
+    extreme, uniform, together, lead = torch.rand(4, generator=generator).tolist()
+    if not groups or extreme < sandwich / 2:
+        return Draw(Cut(tuple((group.name, group.num_always) for group in groups)), torch.zeros(()))
+    if extreme < sandwich:
+        return Draw(full_cut(nested.groups), torch.zeros(()))
     leaders = [groups[int(lead * len(groups))]] if together < coupled else list(groups)
     if uniform < explore:
         widths = {group.name: _uniform_width(group, generator) for group in leaders}
