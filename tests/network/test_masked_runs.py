@@ -236,7 +236,6 @@ def test_layers_can_be_dropped_but_not_masked():
     assert caught.value.name == "masks"
 
 
-@pytest.mark.xfail(reason="bug: KeyError, IndexError, or nothing at all")
 @pytest.mark.parametrize(
     "masks", [{}, {"0": torch.ones(2)}, {"0": torch.ones(4)}, {"0": torch.ones(3), "x": torch.ones(3)}]
 )

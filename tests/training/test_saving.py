@@ -260,7 +260,6 @@ def test_a_module_that_does_not_fit(saved, module):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.xfail(reason="bug: a TraceError that speaks of the example, of which the caller of load knows nothing")
 @pytest.mark.parametrize(
     "module", [nn.Linear(5, 3), nn.Linear(4, 3).double(), nn.Conv2d(1, 3, 3), nn.Embedding(7, 3)], ids=repr
 )
@@ -279,14 +278,12 @@ def test_a_nested_network_that_does_not_fit(saved):
         assert same_tensors(other.state_dict(), before)
 
 
-@pytest.mark.xfail(reason="bug: safetensors refuses tensors that share memory", raises=RuntimeError)
 def test_an_example_with_the_same_tensor_twice(tmp_path):
     x = normal(3, 4)
     save(nl.nest(TwoInputs(), (x, x), **SMALL), tmp_path)
     assert torch.equal(load(tmp_path, TwoInputs()).example[0][1], x)
 
 
-@pytest.mark.xfail(reason="bug: safetensors refuses tensors that share memory", raises=RuntimeError)
 def test_tensors_that_overlap(tmp_path):
     class Overlapping(nn.Module):
         def __init__(self):
@@ -301,7 +298,6 @@ def test_tensors_that_overlap(tmp_path):
     save(nl.nest(Overlapping(), normal(3, 4), **SMALL), tmp_path)
 
 
-@pytest.mark.xfail(reason="bug: kwargs {'tensor': ...} are taken for the place of a tensor", raises=RunError)
 def test_an_input_called_tensor(tmp_path):
     class Called(nn.Module):
         def __init__(self):
@@ -315,7 +311,6 @@ def test_an_input_called_tensor(tmp_path):
     load(tmp_path, Called())
 
 
-@pytest.mark.xfail(reason="bug: what build gives is single precision, and the network that was saved is not")
 def test_a_network_of_the_librarys_in_double_precision(tmp_path):
     nested = nested_mlp().double().eval()
     save(nested, tmp_path)
@@ -323,7 +318,6 @@ def test_a_network_of_the_librarys_in_double_precision(tmp_path):
     assert torch.equal(load(tmp_path)(x), nested(x))
 
 
-@pytest.mark.xfail(reason="bug: groups.json holds line numbers of the user's code, in frozen_because", raises=RunError)
 def test_a_module_whose_code_has_moved_down_a_line(tmp_path, monkeypatch):
     text = "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def __init__(self):\n"
     text += "        super().__init__()\n        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)\n"

@@ -138,7 +138,7 @@ def quick(nested=None, recipe=QUICK, **options):
 
 @pytest.mark.parametrize(
     "kind",
-    ["ours", pytest.param("theirs", marks=pytest.mark.xfail(reason="bug: a DataLoader draws, in _calibrations"))],
+    ["ours", "theirs"],
 )
 def test_torchs_random_state_is_left_alone(digits, kind):
     torch.manual_seed(11)
@@ -292,7 +292,6 @@ def test_data_sets_are_shuffled_and_batched_by_the_recipe():
     assert first != second
 
 
-@pytest.mark.xfail(reason="bug: all batches are dropped, then a division by zero", raises=ZeroDivisionError)
 def test_fewer_examples_than_a_batch():
     run = train(nested_mlp(), (examples(10), examples(seed=3)), QUICK.but(batch_size=16), quiet=True)
     assert run.log[-1]["step"] == 2
@@ -403,10 +402,7 @@ class TwoInputs(nn.Module):
         return self.last(torch.relu(self.norm(self.first(a + b))))
 
 
-NO_NORM_INPUTS = pytest.mark.xfail(reason="bug: recalibrate calls .to of a dictionary or list", raises=AttributeError)
-
-
-@pytest.mark.parametrize("norm", [False, pytest.param(True, marks=NO_NORM_INPUTS)], ids=["plain", "norm"])
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "norm"])
 @pytest.mark.parametrize("kind", ["dict", "tuple"])
 def test_inputs_of_several_tensors(kind, norm):
     example = {"a": normal(4, 4), "b": normal(4, 4)} if kind == "dict" else (normal(4, 4), normal(4, 4))
@@ -425,7 +421,6 @@ def test_masked_estimators_train(estimator):
     assert {round(order.temperature, 3) for order in nested.orders.values()} == {round(0.25 ** (8 / 9), 3)}
 
 
-@pytest.mark.xfail(reason="bug: divergences are rounded to the dtype of the NLL", raises=AssertionError)
 def test_divergences_keep_their_precision_beside_bfloat16():
     run = quick(recipe=QUICK.but(precision="bfloat16", epochs=1, batch_size=24))
     value = torch.tensor(run.log[0]["weight_kl"], dtype=torch.float64)
@@ -497,7 +492,6 @@ FOREIGN = {
 }
 
 
-@pytest.mark.xfail(reason="bug: open_run lets KeyError, TypeError and UnicodeDecodeError through")
 @pytest.mark.parametrize(("name", "change"), FOREIGN.values(), ids=FOREIGN.keys())
 def test_a_run_that_does_not_hang_together(finished, tmp_path, name, change):
     with pytest.raises(RunError):

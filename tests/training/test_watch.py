@@ -90,12 +90,7 @@ def test_activations_of_a_layer_that_overflows(weights):
     assert (error.step, error.place) == (3, "the output of layer 1")
 
 
-WITH_POSTERIOR = pytest.param(
-    "gaussian", marks=pytest.mark.xfail(reason="bug: a variational layer has a child, so it is taken for no layer")
-)
-
-
-@pytest.mark.parametrize("weights", [None, WITH_POSTERIOR])
+@pytest.mark.parametrize("weights", [None, "gaussian"])
 @pytest.mark.parametrize("layer", [2, 4])
 def test_a_weight_so_large_that_its_layer_overflows(weights, layer):
     nested = deep(nn.ReLU(), weights=weights)
@@ -106,7 +101,6 @@ def test_a_weight_so_large_that_its_layer_overflows(weights, layer):
     assert (error.step, error.place) == (1, f"the output of layer {layer}")
 
 
-@pytest.mark.xfail(reason="bug: hooks of modules do not run where a graph runs: 'layer the last one'")
 def test_a_layer_that_overflows_in_a_network_that_runs_as_a_graph():
     class Attention(nn.Module):
         def __init__(self):

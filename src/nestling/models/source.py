@@ -39,8 +39,16 @@ def remember(module: nn.Module, source: Source) -> nn.Module:
         options = json.loads(json.dumps(dict(source.options), allow_nan=False))
     except (TypeError, ValueError):
         return module
-    setattr(module, _ATTRIBUTE, Source(source.name, options))
+    if options == _with_lists(dict(source.options)):
+        setattr(module, _ATTRIBUTE, Source(source.name, options))
     return module
+
+
+def _with_lists(value: object) -> object:
+    """A value as it comes back from JSON if JSON can hold it: tuples are lists, and nothing else changes."""
+    if isinstance(value, dict):
+        return {key: _with_lists(own) for key, own in value.items()}
+    return [_with_lists(own) for own in value] if isinstance(value, tuple | list) else value
 
 
 def function_at(place: str) -> Callable[..., nn.Module]:
@@ -51,7 +59,7 @@ def function_at(place: str) -> Callable[..., nn.Module]:
     except ImportError as error:
         given = f"{place!r}, whose module can't be imported ({error})"
         raise ArgumentError("model", given, "package.module:function", "Run in the folder that holds it.") from None
-    except ValueError:
+    except (ValueError, TypeError):
         raise ArgumentError("model", repr(place), "package.module:function", "Name the module first.") from None
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -67,6 +75,16 @@ def call(name: str, function: Callable[..., nn.Module], options: Mapping[str, An
     for option in options:
         if option not in known and not takes_any:
             raise ArgumentError(f"option of {name}", option, f"one of {', '.join(known)}", "Check its spelling.")
+    lacking = [
+        parameter.name
+        for parameter in known.values()
+        if parameter.default is inspect.Parameter.empty
+        and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        and parameter.name not in options
+    ]
+    if lacking:
+        given, needed = f"no {', '.join(lacking)}", f"a value for each of {', '.join(lacking)}"
+        raise ArgumentError(f"options of {name}", given, needed, "Pass them, or give the function defaults.")
     built: object = function(**options)
     if not isinstance(built, nn.Module):
         given = f"{name}, which gives a {type(built).__name__}"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nestling.distributions.orders import Order
-from nestling.errors import ArgumentError
+from nestling.errors import ArgumentError, ShapeError
 from nestling.network.cut import Cut, full_cut, make_cut
 from nestling.network.group import Groups
 from nestling.network.layers import VariationalLayer, drawing
@@ -121,6 +121,10 @@ class Nested(nn.Module):
 
         A mask of ones and zeros computes what the cut does; a relaxed one lets gradients reach the order it is from.
         """
+        sizes = {group.name: (group.num_blocks,) for group in self.groups.free}
+        if {name: tuple(mask.shape) for name, mask in masks.items()} != sizes:
+            given = {name: tuple(mask.shape) for name, mask in masks.items()}
+            raise ShapeError("masks", f"masks of shapes {given}", f"one for each group: {sizes}", "See nested.groups.")
         for group in self.groups.free:
             if group.drops:
                 raise ArgumentError(

@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils import _pytree as pytree
 
 from nestling.errors import ArgumentError
 from nestling.network.cut import Cut, make_cut
 from nestling.network.modes import in_mode
+from nestling.network.nest import as_call
 from nestling.network.nested import Nested
 
 
@@ -55,5 +57,7 @@ def _batch_statistics(nested: Nested, cut: Cut, norms: Mapping[str, nn.Module], 
             fresh[name] = torch.zeros_like(smaller.get(name, tensors[name]))
             weight[name] = 1.0 if norm.momentum is None else float(norm.momentum)  # type: ignore[arg-type]
     inputs = batch[0] if isinstance(batch, tuple | list) else batch
-    nested.run(cut, smaller | fresh, inputs.to(next(iter(fresh.values()), inputs).device))
+    device = next((tensor.device for tensor in fresh.values()), None)
+    args, kwargs = as_call(pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), inputs))
+    nested.run(cut, smaller | fresh, *args, **kwargs)
     return {name: value / weight[name] for name, value in fresh.items() if value.is_floating_point()}

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nestling.errors import RunError
+from nestling.errors import NestlingError, RunError
 from nestling.network import Nested
 from nestling.training.files import read_tensors, write_tensors
 from nestling.training.optimisers import load_optimiser, optimiser_tensors
@@ -44,15 +44,17 @@ def read_checkpoint(path: Path, nested: Nested, optimiser: torch.optim.Optimizer
     """Put a run back where ``write_checkpoint`` left it, torch's random state included."""
     tensors, record = read_tensors(path)
     state = state_of(path, record)
-    unpack(nested, tensors, record, path)
     prefix = "optimiser."
     own: dict[str, Tensor] = {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
     try:
+        unpack(nested, tensors, record, path)
         load_optimiser(optimiser, own)
         torch.set_rng_state(tensors["random"])
         if "random_cuda" in tensors and torch.cuda.is_available():
             torch.cuda.set_rng_state(tensors["random_cuda"])
-    except (KeyError, ValueError, RuntimeError, TypeError) as error:
+    except RunError:
+        raise
+    except (KeyError, ValueError, RuntimeError, TypeError, AttributeError, NestlingError) as error:
         raise RunError(path, f"does not fit the run ({error})", "Delete it to start from the beginning.") from None
     return state
 
@@ -62,4 +64,10 @@ def state_of(path: Path, record: dict[str, Any]) -> State:
     saved = record.get("state")
     if not isinstance(saved, dict) or saved.keys() != {own.name for own in fields(State)}:
         raise RunError(path, "does not say how far the run is", "Delete it to start from the beginning.")
-    return State(**saved)
+    state = State(**saved)
+    counts = (state.step, state.epoch, state.batch)
+    numbers = [own for own in (state.best_score, state.best_epoch, state.seconds) if own is not None]
+    whole = all(isinstance(own, int) and own >= 0 for own in counts) and isinstance(state.sums, dict)
+    if not whole or not all(isinstance(own, int | float) for own in numbers):
+        raise RunError(path, "does not say how far the run is", "Delete it to start from the beginning.")
+    return state

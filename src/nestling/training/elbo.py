@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from nestling.arguments import count
+from nestling.arguments import count, finite_number, inner_probability, positive_number, probability
 from nestling.distributions import (
     BernoulliChain,
     Downhill,
@@ -21,7 +21,7 @@ from nestling.distributions import (
     log_uniform_kl,
     molchanov_kl,
 )
-from nestling.errors import ArgumentError
+from nestling.errors import ArgumentError, RangeError
 from nestling.network import Cut, Nested
 from nestling.network.cut import full_cut
 from nestling.network.nest import as_call
@@ -82,6 +82,7 @@ def elbo_terms(
     NLL + order_weight * KL(order, prior) instead of the bound, in which the divergence of the weights pulls them too.
     """
     count("dataset_size", dataset_size, "how many examples the training set has")
+    _check(kappa, weight_kl, prior_keep, order_weight, estimator, draws, (explore, coupled, sandwich))
     inputs, targets = _pair(batch)
     model = likelihood_named(likelihood) if isinstance(likelihood, str) else likelihood
     scale = kappa / (dataset_size * model.elements(targets))
@@ -128,7 +129,7 @@ def _hard_part(
     cut, log_prob = draw
     args, kwargs = as_call(inputs)
     with nested.at(cut):
-        nll = model.nll(nested(*args, **kwargs), targets)
+        nll = _nll(model, nested(*args, **kwargs), targets)
     return nll, weight_divergence(nested, cut, divergence).to(nll), log_prob.to(nll), cut
 
 
@@ -150,11 +151,17 @@ def _relaxed_part(
             raise ArgumentError("estimator", given, "Downhill orders for relaxed masks", "Use leave_one_out.")
         masks[name] = order.rsample(hard=hard)
     args, kwargs = as_call(inputs)
-    nll = model.nll(nested.run_masked(masks, *args, **kwargs), targets)
+    nll = _nll(model, nested.run_masked(masks, *args, **kwargs), targets)
     cut = full_cut(nested.groups)
     kept = {name: order.keep_probs() for name, order in nested.orders.items()}
     kept = {name: own.detach() for name, own in kept.items()} if held else kept
     return nll, weight_divergence(nested, cut, divergence, kept).to(nll), torch.zeros_like(nll), cut
+
+
+def _nll(model: Likelihood, output: Tensor, targets: Tensor) -> Tensor:
+    """The negative log-likelihood of targets that fit the output, in no less than single precision."""
+    model.check(output, targets)
+    return model.nll(output.to(torch.promote_types(output.dtype, torch.float32)), targets)
 
 
 def weight_divergence(
@@ -192,9 +199,10 @@ def _pair(batch: Sequence[Any]) -> tuple[Any, Tensor]:
         needed = "a pair (inputs, targets), the targets a tensor"
         raise ArgumentError("batch", f"a {type(batch).__name__}", needed, "Let your loader give such pairs.")
     inputs, targets = batch
-    sizes = {len(leaf) for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)}
-    if sizes != {len(targets)} or not len(targets):
-        given = f"inputs of {', '.join(map(str, sorted(sizes)))} and targets of {len(targets)} examples"
+    tensors = [leaf for leaf in pytree.tree_leaves((inputs, targets)) if isinstance(leaf, Tensor)]
+    sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in tensors}
+    if len(tensors) < 2 or len(sizes) != 1 or not sizes.pop():
+        given = f"tensors of shapes {', '.join(str(tuple(leaf.shape)) for leaf in tensors)}"
         raise ArgumentError("batch", given, "as many of one as of the other", "Check your loader.")
     return inputs, targets
 
@@ -204,3 +212,26 @@ def _parts(pair: tuple[Any, Tensor], number: int) -> list[tuple[Any, Tensor]]:
     leaves, layout = pytree.tree_flatten(pair)
     columns = [leaf.tensor_split(number) if isinstance(leaf, Tensor) else [leaf] * number for leaf in leaves]
     return [pytree.tree_unflatten(list(row), layout) for row in zip(*columns, strict=True)]
+
+
+def _check(
+    kappa: float,
+    weight_kl: str,
+    prior_keep: float,
+    order_weight: float | None,
+    estimator: str,
+    draws: int,
+    shares: tuple[float, float, float],
+) -> None:
+    """Refuse options that mean nothing."""
+    if finite_number("kappa", kappa) < 0:
+        raise RangeError("kappa", kappa, "at least 0", "1 is the evidence lower bound.")
+    for name, value, known in (("weight_kl", weight_kl, WEIGHT_KLS), ("estimator", estimator, get_args(EstimatorName))):
+        if value not in known:
+            raise ArgumentError(name, repr(value), f"one of {', '.join(known)}", "Check its spelling.")
+    inner_probability("prior_keep", prior_keep)
+    if order_weight is not None:
+        positive_number("order_weight", order_weight)
+    count("draws", draws, "into how many parts a batch is split")
+    for name, share in zip(("explore", "coupled", "sandwich"), shares, strict=True):
+        probability(name, share)

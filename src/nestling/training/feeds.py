@@ -1,7 +1,7 @@
 """What a run is fed: training, validation and recalibration batches, from a data set or from loaders of the user's."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -38,6 +38,8 @@ def make_feed(source: object, recipe: Recipe) -> Feed:
     if isinstance(source, tuple | list) and len(source) == 2:
         train, validation = (_loader(part, recipe, shuffle=not number) for number, part in enumerate(source))
         batches = DatasetBatches(train, seed=recipe.seed)
+        if not len(batches):
+            raise ArgumentError("data", "a loader without a batch", "at least one batch", "Lower batch_size.")
         return Feed(batches, validation, _Repeated(batches, recipe.recalibration_batches), None, {"name": None})
     given = f"a {type(source).__name__}"
     needed = "a data set's name, a path, Data, or a pair (train, validation) of DataLoaders or Datasets"
@@ -88,6 +90,7 @@ def _loader(part: object, recipe: Recipe, *, shuffle: bool) -> "DataLoader[Any]"
     if isinstance(part, DataLoader):
         return part
     if isinstance(part, Dataset):
-        return DataLoader(part, recipe.batch_size, shuffle=shuffle, drop_last=shuffle)
+        size = min(recipe.batch_size, len(part)) if isinstance(part, Sized) else recipe.batch_size
+        return DataLoader(part, size, shuffle=shuffle, drop_last=shuffle)
     given = f"a {type(part).__name__}"
     raise ArgumentError("data", given, "a DataLoader or a Dataset", "Wrap it in torch.utils.data.DataLoader.")

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from nestling.errors import RunError
 
 FORMAT = 1
 """Version of the files of a run folder."""
+_HEAD = "nestling"
+"""Key of a safetensors file's metadata; one only, since their order is not fixed and files shall be the same."""
 _MOST_JSON = 64 * 2**20
 """No JSON of a run is longer than this many bytes."""
 
@@ -38,15 +40,17 @@ def read_json(path: Path) -> Any:  # noqa: ANN401
     except (ValueError, RecursionError) as error:
         raise RunError(path, f"is not valid JSON ({error})", "Restore it from a copy, or train again.") from None
     except OSError as error:
-        raise RunError(path, f"can't be read ({error.strerror})", "Check the path and its permissions.") from None
+        raise RunError(
+            path, f"can't be read ({error.strerror or error})", "Check the path and its permissions."
+        ) from None
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
     """Write tensors and a JSON record beside them as one safetensors file with a checksum over both."""
     dense = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(record, allow_nan=False)
-    metadata = {"format": str(FORMAT), "record": text, "sha256": _checksum(dense, text)}
-    write_whole(path, save(dense, metadata))
+    head = {"format": FORMAT, "record": text, "sha256": _checksum(dense, text)}
+    write_whole(path, save(dense, {_HEAD: json.dumps(head)}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -54,34 +58,40 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     advice = "Restore it from a copy, or train again."
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            check_format(path, metadata.get("format"))
+            head = json.loads((file.metadata() or {})[_HEAD], parse_constant=_no_constant)
+            check_format(path, head["format"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
-        text = metadata["record"]
-        if _checksum(tensors, text) != metadata.get("sha256"):
+        text = head["record"]
+        if _checksum(tensors, text) != head["sha256"]:
             raise RunError(path, "is damaged: its checksum does not fit its content", advice)
         return tensors, json.loads(text, parse_constant=_no_constant)
     except FileNotFoundError:
         raise RunError(path, "is not there", "Give the folder that `nestling train --out` wrote.") from None
     except OSError as error:
-        raise RunError(path, f"can't be read ({error.strerror})", "Check the path and its permissions.") from None
-    except (safetensors.SafetensorError, KeyError, ValueError, RecursionError) as error:
+        raise RunError(
+            path, f"can't be read ({error.strerror or error})", "Check the path and its permissions."
+        ) from None
+    except (safetensors.SafetensorError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise RunError(path, f"is not a file of nestling's, or damaged ({error})", advice) from None
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file beside its place, flush it to disk, and move it there: readers see the old one or the new one."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with part.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, path)
+        os.replace(part, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
     _flush_folder(path.parent)
+
+
+def _unreadable(path: Path, error: OSError) -> RunError:
+    return RunError(path, f"can't be read ({error.strerror or error})", "Check the path and its permissions.")
 
 
 def check_format(path: Path, found: object) -> None:

@@ -219,7 +219,7 @@ def _short(value: object) -> str:
 def _lines_until(path: Path, epoch: int) -> list[dict[str, Any]]:
     """The lines of a log that belong to the first ``epoch`` epochs; one that was cut off is left out."""
     lines = []
-    for text in path.read_text().splitlines() if path.exists() else ():
+    for text in path.read_text(errors="replace").splitlines() if path.exists() else ():
         try:
             line = json.loads(text)
         except ValueError:

@@ -9,6 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from nestling.distributions import Downhill
+from nestling.errors import NonFiniteError
 from nestling.network import Nested, recalibrate
 from nestling.network.cut import full_cut
 from nestling.prediction import Likelihood, Scores, evaluate
@@ -74,8 +75,8 @@ class Loop:
         means = {name: total / max(1, state.batch) for name, total in state.sums.items()}
         state.epoch, state.batch, state.sums = state.epoch + 1, 0, {}
         line = self._validated(means)
-        self._checkpoint()
         self.keeper.log(line)
+        self._checkpoint()
 
     def _step(self, batch: Any) -> Terms:  # noqa: ANN401
         recipe, share = self.recipe, self.state.step / self.num_steps
@@ -84,10 +85,27 @@ class Loop:
         for order in self.nested.orders.values():
             if isinstance(order, Downhill):
                 order.temperature = schedules.temperature(recipe, share)
+        try:
+            terms = self._terms((inputs, targets), share)
+        except NonFiniteError:
+            raise diverged(self.nested, (inputs, targets), (), self.state.step + 1) from None
+        self.optimiser.zero_grad(set_to_none=True)
+        if not bool(torch.isfinite(terms.loss)):
+            raise diverged(self.nested, (inputs, targets), terms.cuts, self.state.step + 1)
+        terms.loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(self.nested.parameters(), recipe.clip)
+        if not bool(torch.isfinite(norm)):
+            raise diverged(self.nested, (inputs, targets), terms.cuts, self.state.step + 1)
+        self.optimiser.step()
+        return terms
+
+    def _terms(self, batch: tuple[Any, Tensor], share: float) -> Terms:
+        """The objective of one step, in the recipe's precision."""
+        recipe = self.recipe
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._in_bfloat16()):
-            terms = elbo_terms(
+            return elbo_terms(
                 self.nested,
-                (inputs, targets),
+                batch,
                 dataset_size=self.feed.train.dataset_size,
                 kappa=self._kappa(share),
                 likelihood=self.likelihood,
@@ -100,15 +118,6 @@ class Loop:
                 coupled=recipe.coupled,
                 sandwich=recipe.sandwich,
             )
-        self.optimiser.zero_grad(set_to_none=True)
-        if not bool(torch.isfinite(terms.loss)):
-            raise diverged(self.nested, (inputs, targets), terms.cuts, self.state.step + 1)
-        terms.loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.nested.parameters(), recipe.clip)
-        if not bool(torch.isfinite(norm)):
-            raise diverged(self.nested, (inputs, targets), terms.cuts, self.state.step + 1)
-        self.optimiser.step()
-        return terms
 
     def _validated(self, means: dict[str, float]) -> dict[str, Any]:
         """Validate at the recipe's cuts, keep the weights if they are the best, and give the line of the log."""

@@ -93,8 +93,8 @@ class Recipe:
             positive_number(name, getattr(self, name))
         for name in ("momentum", "lr_warm_up", "kl_warm_up", "explore", "coupled", "sandwich"):
             probability(name, getattr(self, name))
-        for name in ("weight_decay", "kappa"):
-            if getattr(self, name) != "auto" and finite_number(name, getattr(self, name)) < 0:
+        for name in ("weight_decay",) if self.kappa == "auto" else ("weight_decay", "kappa"):
+            if finite_number(name, getattr(self, name)) < 0:
                 raise RangeError(name, getattr(self, name), "at least 0", "0 turns it off.")
         inner_probability("prior_keep", self.prior_keep)
         if self.order_weight is not None:
@@ -107,18 +107,22 @@ class Recipe:
         _numbers("milestones", self.milestones, 0, 1)
         _numbers("cuts", self.cuts, 0, 1)
         _numbers("temperature", self.temperature, 0, float("inf"))
-        if len(self.temperature) != 2 or not self.cuts:
-            raise ArgumentError(
-                "temperature, cuts", (self.temperature, self.cuts), "two numbers; at least one", "See Recipe."
-            )
+        if len(self.temperature) != 2:
+            raise ArgumentError("temperature", self.temperature, "two numbers", "Give the first and the last one.")
+        if not self.cuts:
+            raise ArgumentError("cuts", self.cuts, "at least one fraction", "(1.0,) is the full width alone.")
+        if not isinstance(self.tensorboard, bool):
+            raise DtypeError("tensorboard", repr(self.tensorboard), "True or False", "True writes events.")
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as JSON has it."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> "Recipe":
+    def from_dict(cls, saved: Any) -> "Recipe":  # noqa: ANN401
         """The recipe that ``to_dict`` gave; a name that no recipe has is refused."""
+        if not isinstance(saved, Mapping):
+            raise DtypeError("recipe", f"a {type(saved).__name__}", "a dictionary", "Pass what to_dict gave.")
         known = {field.name for field in fields(cls)}
         for name in saved:
             if name not in known:

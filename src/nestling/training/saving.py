@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nestling import models
-from nestling.errors import ArgumentError, NestlingError, RunError
+from nestling.errors import NestlingError, RunError
 from nestling.models import Source, source_of
 from nestling.network import Cut, Groups, Nested, nest
 from nestling.network.cut import make_cut
@@ -18,6 +18,8 @@ from nestling.training.files import FORMAT, check_format, read_json, read_tensor
 NETWORK_FILE = "network.json"
 GROUPS_FILE = "groups.json"
 WEIGHTS_FILE = "model.safetensors"
+_PLACE = "$tensor"
+"""Key that stands for a tensor of the example, with the number it is stored under."""
 
 
 def save(nested: Nested, folder: str | PathLike[str], *, notes: Mapping[str, Any] | None = None) -> None:
@@ -88,6 +90,7 @@ def groups_to_json(groups: Groups) -> list[dict[str, Any]]:
             "num_blocks": group.num_blocks,
             "num_always": group.num_always,
             "exact": group.exact,
+            "free": group.free,
             "frozen_because": group.frozen_because,
             "slices": [{"tensor": piece.tensor, "axis": piece.axis} for piece in group.slices],
             "drops": list(group.drops),
@@ -98,17 +101,17 @@ def groups_to_json(groups: Groups) -> list[dict[str, Any]]:
 
 def packed(nested: Nested) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Every tensor of a nested network by name, with its example and statistics, and a record of which is which."""
-    tensors = {f"network.{name}": tensor for name, tensor in _own_state(nested).items()}
+    tensors = {f"network.{name}": tensor for name, tensor in nested.state_dict().items()}
     for number, leaf in enumerate(_tensor_leaves(nested.example)):
         tensors[f"example.{number}"] = leaf
     for number, (_, known) in enumerate(nested.statistics.items()):
         tensors |= {f"statistics.{number}.{name}": tensor for name, tensor in known.items()}
-    return tensors, {"cuts": [cut.as_dict() for cut in nested.statistics]}
+    return _apart(tensors), {"cuts": [cut.as_dict() for cut in nested.statistics]}
 
 
 def unpack(nested: Nested, tensors: Mapping[str, Tensor], record: Mapping[str, Any], path: Path) -> None:
     """Give a nested network the tensors that ``packed`` gave, all of them or none."""
-    own = _own_state(nested)
+    own = nested.state_dict()
     given = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
     if own.keys() != given.keys():
         odd = sorted(own.keys() ^ given.keys())[0]
@@ -126,16 +129,15 @@ def unpack(nested: Nested, tensors: Mapping[str, Tensor], record: Mapping[str, A
     nested.statistics = statistics
 
 
-def _own_state(nested: Nested) -> dict[str, Tensor]:
-    """The state of a network, each tensor that several names share under all of them but stored by its own copy."""
-    state = nested.state_dict()
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors, those that share memory with an earlier one copied: a file holds each by itself."""
     seen: set[int] = set()
-    own = {}
-    for name, tensor in state.items():
-        shared = tensor.data_ptr() in seen and tensor.numel() > 0
-        seen.add(tensor.data_ptr())
-        own[name] = tensor.clone() if shared else tensor
-    return own
+    apart = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if place in seen and tensor.numel() else tensor
+        seen.add(place)
+    return apart
 
 
 def _tensor_leaves(example: object) -> list[Tensor]:
@@ -145,7 +147,7 @@ def _tensor_leaves(example: object) -> list[Tensor]:
 def _with_places(example: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
     """An example as JSON, each tensor replaced by the number under which it is stored."""
     numbers = iter(range(len(_tensor_leaves(example))))
-    place = lambda _: {"tensor": next(numbers)}  # noqa: E731
+    place = lambda _: {_PLACE: next(numbers)}  # noqa: E731
     args, kwargs = pytree.tree_map_only(Tensor, place, example)
     return {"args": list(args), "kwargs": kwargs}
 
@@ -165,20 +167,32 @@ def _nested_again(
         if source.is_code and not trust:
             wrong = f"is built by code of yours, {source.name}"
             raise RunError(path, wrong, "Pass trust=True to run it, or the network itself: load(folder, module).")
-        module = models.build(source.name, **source.options)
+        module = _in_dtype(models.build(source.name, **source.options), tensors)
+
+    def is_place(leaf: Any) -> bool:  # noqa: ANN401
+        return isinstance(leaf, dict) and leaf.keys() == {_PLACE}
 
     def filled(leaf: Any) -> Any:  # noqa: ANN401
-        return tensors[f"example.{leaf['tensor']}"] if isinstance(leaf, dict) and "tensor" in leaf else leaf
+        return tensors[f"example.{leaf[_PLACE]}"] if is_place(leaf) else leaf
 
-    is_place = lambda leaf: isinstance(leaf, dict) and leaf.keys() == {"tensor"}  # noqa: E731
     args, kwargs = pytree.tree_map(filled, (tuple(example["args"]), example["kwargs"]), is_leaf=is_place)
     try:
         return nest(module, kwargs or args, **made_with)
-    except ArgumentError as error:
+    except NestlingError as error:
         raise RunError(path, f"does not fit the network ({error})", "Check the module passed.") from None
 
 
-def _check_groups(place: Path, groups: Groups, saved: object) -> None:
-    if groups_to_json(groups) != saved:
+def _in_dtype(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """A module in the precision of the saved weights."""
+    found = (t.dtype for name, t in tensors.items() if name.startswith("network.") and t.is_floating_point())
+    dtype = next(found, None)
+    return module if dtype is None else module.to(dtype)
+
+
+def _check_groups(place: Path, groups: Groups, saved: Any) -> None:  # noqa: ANN401
+    """Refuse a network whose groups are others; the words that say why one is frozen may change with the code."""
+    words = ("frozen_because",)
+    own = [{key: value for key, value in group.items() if key not in words} for group in groups_to_json(groups)]
+    if own != [{key: value for key, value in group.items() if key not in words} for group in saved]:
         advice = "Pass the module that was trained; one of another version of its code has other groups."
         raise RunError(place / GROUPS_FILE, "has other groups than the network", advice)

@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from nestling.data import Data
@@ -83,7 +84,8 @@ def train(
 
 def prepared(run: Run, cuts: Sequence[float], source: Data) -> Run:
     """The run ready at more cuts: norms recalibrated and calibrations fitted where they were not, and saved with it."""
-    missing = [cut for cut in cuts if run.calibration(cut) is None]
+    new = {make_cut(run.nested.groups, cut): cut for cut in cuts if run.calibration(cut) is None}
+    missing = list(new.values())
     if not missing:
         return run
     feed = make_feed(source, run.recipe)
@@ -102,7 +104,8 @@ def _calibrations(
     nested: Nested, validation: Iterable[Any], cuts: Sequence[float], samples: int, model: Likelihood
 ) -> list[Calibration]:
     """A calibration for each cut, at every coverage that the validation data has enough examples for."""
-    num_examples = sum(len(targets) for _, targets in validation)
+    with torch.random.fork_rng(devices=[]):  # a loader draws a seed whenever it is begun
+        num_examples = sum(len(targets) for _, targets in validation)
     coverage = [own for own in COVERAGES if num_examples >= math.ceil(own / (1 - own))]
     return calibrate(nested, validation, cut=list(cuts), samples=samples, likelihood=model, coverage=coverage)
 
@@ -114,6 +117,9 @@ def open_run(folder: str | PathLike[str], module: nn.Module | None = None, *, tr
     if not isinstance(saved, dict):
         raise RunError(place / RECIPE_FILE, "is not a run's recipe", "Give the folder that a run was written to.")
     check_format(place / RECIPE_FILE, saved.get("format"))
-    recipe, about = Recipe.from_dict(saved["recipe"]), saved["data"]
+    about = saved.get("data")
+    if not isinstance(about, dict) or not isinstance(about.get("likelihood"), str):
+        raise RunError(place / RECIPE_FILE, "does not say what data the run was trained on", "Restore it from a copy.")
+    recipe = Recipe.from_dict(saved.get("recipe"))
     nested = load(place, module, trust=trust)
     return Run(nested, recipe, about["likelihood"], read_log(place), read_calibrations(place), about, place)

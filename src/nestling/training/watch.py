@@ -1,13 +1,15 @@
 """Finds where a network first left the finite numbers, once a loss or a gradient has."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nestling.errors import DivergenceError
 from nestling.network import Cut, Nested
+from nestling.network.layers import VariationalLayer
 from nestling.network.nest import as_call
 
 _SLOWER = "Lower lr, lengthen lr_warm_up and kl_warm_up, or lower clip."
@@ -23,7 +25,7 @@ def diverged(nested: Nested, batch: tuple[Any, Tensor], cuts: tuple[Cut, ...], s
             return DivergenceError(step, f"the weights {_public(name)}", _SLOWER)
     place = _first_layer(nested, batch[0], cuts)
     if place is not None:
-        return DivergenceError(step, f"the output of layer {place}", _SLOWER)
+        return DivergenceError(step, f"the output of layer {place}" if place else "the network's output", _SLOWER)
     for name, parameter in nested.named_parameters():
         if parameter.grad is not None and _bad(parameter.grad):
             return DivergenceError(step, f"the gradient of {_public(name)}", _SLOWER)
@@ -38,7 +40,7 @@ def _first_layer(nested: Nested, inputs: Any, cuts: tuple[Cut, ...]) -> str | No
         if any(_bad(leaf) for leaf in pytree.tree_leaves(output)):
             found.append(name)
 
-    leaves = [(name, part) for name, part in nested.module.named_modules() if not list(part.children())]
+    leaves = list(_leaves(nested.module))
     handles = [
         part.register_forward_hook(lambda _module, _args, output, name=name: look(name, output))
         for name, part in leaves
@@ -49,13 +51,25 @@ def _first_layer(nested: Nested, inputs: Any, cuts: tuple[Cut, ...]) -> str | No
             for cut in cuts:
                 with nested.at(cut):
                     output = nested(*args, **kwargs)
-                    look("the last one", output)
+                    look("", output)
+                if found == [""]:  # it runs as a graph, past its layers: run the layers themselves
+                    nested.module(*args, **kwargs)
                 if found:
-                    return found[0]
+                    return next((name for name in found if name), "")
     finally:
         for handle in handles:
             handle.remove()
     return None
+
+
+def _leaves(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The layers of a module by name; a variational one counts as a layer, whatever it is made of."""
+    children = list(module.named_children())
+    if isinstance(module, VariationalLayer) or not children:
+        yield prefix.rstrip("."), module
+        return
+    for name, child in children:
+        yield from _leaves(child, f"{prefix}{name}.")
 
 
 def _bad(leaf: object) -> bool:

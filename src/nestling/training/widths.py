@@ -40,7 +40,8 @@ def draw_cut(
     if extreme < sandwich:
         return Draw(full_cut(nested.groups), torch.zeros(()))
     leaders = [groups[int(lead * len(groups))]] if together < coupled else list(groups)
-    if uniform < explore:
+    learned = any(parameter.requires_grad for order in nested.orders.values() for parameter in order.parameters())
+    if learned and uniform < explore:
         widths = {group.name: _uniform_width(group, generator) for group in leaders}
         log_prob = torch.zeros(())
     else:
