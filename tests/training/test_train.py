@@ -488,7 +488,6 @@ FOREIGN = {
     "recipe is nothing": ("recipe.json", lambda saved: saved | {"recipe": None}),
     "data is nothing": ("recipe.json", lambda saved: saved | {"data": None}),
     "no likelihood": ("recipe.json", lambda saved: saved | {"data": {}}),
-    "log of bytes": ("log.jsonl", b"\xff\xfe\n"),
 }
 
 

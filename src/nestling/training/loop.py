@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from nestling.distributions import Downhill
-from nestling.errors import NonFiniteError
+from nestling.errors import NonFiniteError, RunError
 from nestling.network import Nested, recalibrate
 from nestling.network.cut import full_cut
 from nestling.prediction import Likelihood, Scores, evaluate
@@ -46,11 +46,19 @@ class Loop:
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self.recipe.seed)
             self.state = self.keeper.begin(self.nested, self.optimiser) or self.state
+            self._check_state()
             if not self.state.finished:
                 self._train(quiet)
         self.keeper.give_best(self.nested)
         self.nested.eval()
         return self.state
+
+    def _check_state(self) -> None:
+        """Refuse to go on from where no run of this recipe can be."""
+        state, num_batches = self.state, len(self.feed.train)
+        if state.batch >= max(num_batches, 1) or state.step != state.epoch * num_batches + state.batch:
+            wrong = f"stands at step {state.step}, batch {state.batch} of epoch {state.epoch}, which is nowhere"
+            raise RunError("the checkpoint", wrong, "Delete it to start from the beginning.")
 
     def _train(self, quiet: bool) -> None:
         with Progress(self.num_steps, "train", done=self.state.step, shown=not quiet) as progress:

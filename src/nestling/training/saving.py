@@ -5,6 +5,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -167,7 +168,7 @@ def _nested_again(
         if source.is_code and not trust:
             wrong = f"is built by code of yours, {source.name}"
             raise RunError(path, wrong, "Pass trust=True to run it, or the network itself: load(folder, module).")
-        module = _in_dtype(models.build(source.name, **source.options), tensors)
+        module = models.build(source.name, **source.options).to(_dtype_of(tensors))
 
     def is_place(leaf: Any) -> bool:  # noqa: ANN401
         return isinstance(leaf, dict) and leaf.keys() == {_PLACE}
@@ -177,16 +178,15 @@ def _nested_again(
 
     args, kwargs = pytree.tree_map(filled, (tuple(example["args"]), example["kwargs"]), is_leaf=is_place)
     try:
-        return nest(module, kwargs or args, **made_with)
+        return nest(module, kwargs or args, **made_with).to(_dtype_of(tensors))
     except NestlingError as error:
         raise RunError(path, f"does not fit the network ({error})", "Check the module passed.") from None
 
 
-def _in_dtype(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """A module in the precision of the saved weights."""
-    found = (t.dtype for name, t in tensors.items() if name.startswith("network.") and t.is_floating_point())
-    dtype = next(found, None)
-    return module if dtype is None else module.to(dtype)
+def _dtype_of(tensors: Mapping[str, Tensor]) -> torch.dtype | None:
+    """The precision of a saved network, if all of it has the same."""
+    found = {t.dtype for name, t in tensors.items() if name.startswith("network.") and t.is_floating_point()}
+    return found.pop() if len(found) == 1 else None
 
 
 def _check_groups(place: Path, groups: Groups, saved: Any) -> None:  # noqa: ANN401

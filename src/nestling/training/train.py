@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from nestling.data import Data
-from nestling.errors import RunError
+from nestling.errors import ArgumentError, RunError
 from nestling.network import Cut, Nested, recalibrate
 from nestling.network.cut import make_cut
 from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_named
@@ -120,6 +120,9 @@ def open_run(folder: str | PathLike[str], module: nn.Module | None = None, *, tr
     about = saved.get("data")
     if not isinstance(about, dict) or not isinstance(about.get("likelihood"), str):
         raise RunError(place / RECIPE_FILE, "does not say what data the run was trained on", "Restore it from a copy.")
-    recipe = Recipe.from_dict(saved.get("recipe"))
+    try:
+        recipe = Recipe.from_dict(saved.get("recipe"))
+    except ArgumentError as error:
+        raise RunError(place / RECIPE_FILE, f"has a recipe that can't be used ({error})", "Restore it.") from None
     nested = load(place, module, trust=trust)
     return Run(nested, recipe, about["likelihood"], read_log(place), read_calibrations(place), about, place)
