@@ -15,6 +15,7 @@ from nestling.prediction import ClassScores, evaluate
 from nestling.report import Series, draw_curves, text_table
 from nestling.report.tables import thousands
 from nestling.training import Recipe, train
+from nestling.training.progress import Progress
 from nestling.training.saving import made_folder
 
 HIDDEN = (128, 64)
@@ -46,14 +47,24 @@ def demo(out: Path, *, seed: int = 0) -> str:
 
 def _demo(digits: Data, out: Path, seed: int) -> str:
     recipe = RECIPE.but(seed=seed)
-    bayesian = _nested(digits, HIDDEN, seed)
-    train(bayesian, digits, recipe, out=made_folder(out), quiet=True)
-    fixed = _nested(digits, HIDDEN, seed, order="uniform", weights=None)
-    train(fixed, digits, recipe.but(coupled=0.0, sandwich=0.0), quiet=True)
+    with Progress(2 + len(WIDTHS), "demo") as progress:
+        progress.say(f"BN3: one Bayesian network for every width, {recipe.epochs} epochs")
+        bayesian = _nested(digits, HIDDEN, seed)
+        train(bayesian, digits, recipe, out=made_folder(out), quiet=True)
+        progress.step()
+        progress.say("FN3: one plain network for every width")
+        fixed = _nested(digits, HIDDEN, seed, order="uniform", weights=None)
+        train(fixed, digits, recipe.but(coupled=0.0, sandwich=0.0), quiet=True)
+        progress.step()
+        alone = []
+        for width in WIDTHS:
+            progress.say(f"alone: a plain network of the size of width {100 * width:.4g}%")
+            alone.append(_alone(digits, width, recipe))
+            progress.step()
     methods = [
         Figures("BN3", [_scores(bayesian, digits, width) for width in WIDTHS]),
         Figures("FN3", [_scores(fixed, digits, width) for width in WIDTHS]),
-        Figures("alone", [_alone(digits, width, recipe) for width in WIDTHS]),
+        Figures("alone", alone),
     ]
     costs = [cost(bayesian, width, latency=True) for width in WIDTHS]
     picture = out / "curves.png"
@@ -72,9 +83,10 @@ def _demo(digits: Data, out: Path, seed: int) -> str:
 
 
 def _nested(digits: Data, hidden: Sequence[int], seed: int, **options: Any) -> Nested:  # noqa: ANN401
-    torch.manual_seed(seed)
     fitting = models.options_for("mlp", digits.input_shape, digits.num_outputs)
-    network = models.build("mlp", hidden=list(hidden), **fitting)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = models.build("mlp", hidden=list(hidden), **fitting)
     return nest(network, torch.zeros(2, *digits.input_shape), num_blocks=NUM_BLOCKS, num_always=NUM_ALWAYS, **options)
 
 

@@ -231,7 +231,7 @@ def test_the_bound_is_asked_for_as_the_recipe_says(monkeypatch):
 def test_decay_is_for_weights_without_a_posterior(monkeypatch):
     for weights, decayed in (("gaussian", set()), (None, {"layers.1.weight", "layers.3.weight", "layers.5.weight"})):
         nested = nested_mlp(weights=weights)
-        made = loop.make_optimiser(nested, QUICK.but(weight_decay=0.1))
+        made = loop.make_optimiser(nested, QUICK.but(weight_decay=0.1), 100)
         names = {id(parameter): name for name, parameter in nested.module.named_parameters()}
         groups = [group for group in made.param_groups if group["weight_decay"]]
         assert {names[id(parameter)] for group in groups for parameter in group["params"]} == decayed

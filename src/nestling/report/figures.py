@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from nestling.report.tables import thousands
 from nestling.training.files import write_whole
 
 _COLOURS = ("#1b6ca8", "#d1495b", "#66717a", "#3c8d5a", "#8a5aa8")
@@ -32,9 +33,12 @@ def draw_curves(path: Path, series: Sequence[Series], panels: Sequence[str], *, 
             look = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
             axes.plot(line.sizes, line.values[panel], label=line.label, markersize=5, linewidth=1.6, **look)
         axes.set_xscale("log")
+        ticks = sorted({place for line in series for place in line.sizes})
+        axes.set_xticks(ticks, labels=[thousands(round(place)) for place in ticks])
+        axes.set_xticks([], minor=True)
         axes.set_xlabel(size)
         axes.set_title(panel, fontsize=11)
-        axes.grid(alpha=0.25, which="both")
+        axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].legend(frameon=False, fontsize=9)
     figure.suptitle(title, fontsize=12)

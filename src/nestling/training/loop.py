@@ -32,8 +32,8 @@ class Loop:
 
     def __init__(self, nested: Nested, feed: Feed, recipe: Recipe, likelihood: Likelihood, keeper: Keeper) -> None:
         self.nested, self.feed, self.recipe, self.likelihood, self.keeper = nested, feed, recipe, likelihood, keeper
-        self.optimiser = make_optimiser(nested, recipe)
         self.num_steps = recipe.epochs * len(feed.train)
+        self.optimiser = make_optimiser(nested, recipe, self.num_steps)
         self.num_weights = sum(own.numel() for own in nested.log_alphas(full_cut(nested.groups)).values())
         self.state = State()
         self.device = next((t.device for t in nested.tensors().values()), torch.device("cpu"))
@@ -143,7 +143,7 @@ class Loop:
             "epoch": state.epoch,
             "step": state.step,
             **means,
-            "lr": self.recipe.lr * schedules.lr_factor(self.recipe, share),
+            "lr": self.optimiser.param_groups[0]["largest_lr"] * schedules.lr_factor(self.recipe, share),
             "kappa": self._kappa(share),
             "validation": {str(cut): _figures(own) for cut, own in scores.items()},
             "validation_nll": score,

@@ -8,14 +8,16 @@ from torch import Tensor, nn
 
 from nestling.network import Nested
 from nestling.training.recipe import Recipe
+from nestling.training.schedules import largest_lr
 
 
-def make_optimiser(nested: Nested, recipe: Recipe) -> torch.optim.Optimizer:
+def make_optimiser(nested: Nested, recipe: Recipe, num_steps: int) -> torch.optim.Optimizer:
     """Weights with decay, parameters without, and orders with a learning rate of their own, in that order."""
     decayed, plain, orders = _parameters(nested)
+    lr = largest_lr(recipe, num_steps)
     groups = [
-        {"params": decayed, "lr": recipe.lr, "weight_decay": recipe.weight_decay},
-        {"params": plain, "lr": recipe.lr, "weight_decay": 0.0},
+        {"params": decayed, "lr": lr, "weight_decay": recipe.weight_decay},
+        {"params": plain, "lr": lr, "weight_decay": 0.0},
         {"params": orders, "lr": recipe.order_lr, "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]

@@ -1,0 +1,138 @@
+"""Tables: what stands where, and the figures of a network at its widths against the library's own functions."""
+
+import json
+from importlib import import_module
+
+import pytest
+import torch
+from torch import nn
+
+import nestling as nl
+from nestling.report import WidthRow, score_widths, text_table, widths_table
+from nestling.report.tables import thousands
+from nestling.report.widths import cut_name
+
+
+def test_words_stand_left_and_numbers_right():
+    table = text_table(["name", "number"], [["a", "1.5"], ["longer", "-12.25"]])
+    assert table.splitlines() == [
+        "name    number",
+        "--------------",
+        "a          1.5",
+        "longer  -12.25",
+    ]
+
+
+def test_table_without_rows_is_its_header():
+    assert text_table(["a", "bc"], []).splitlines() == ["a  bc", "-----"]
+
+
+def test_wide_header_and_empty_cells():
+    lines = text_table(["a long header", "b"], [["x", ""], ["", "y"]]).splitlines()
+    assert lines[0] == "a long header  b"
+    assert [line.split() for line in lines[2:]] == [["x"], ["y"]]
+
+
+def test_lines_have_no_space_behind_them():
+    table = text_table(["a", "b"], [["x", "y"], ["long word", "z"], ["x", "longer word"]])
+    assert all(line == line.rstrip() for line in table.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (512, "512"),
+        (999, "999"),
+        (1000, "1k"),
+        (8249, "8.25k"),
+        (99_600, "99.6k"),
+        (1_300_000, "1.3M"),
+        (9_756_426, "9.76M"),
+        (2_000_000_000, "2G"),
+    ],
+)
+def test_thousands(number, text):
+    assert thousands(number) == text
+
+
+@pytest.mark.parametrize(("cut", "name"), [(1.0, "100%"), (0.5, "50%"), (0.125, "12.5%"), (1 / 3, "33.33%")])
+def test_a_fraction_is_named_by_its_percentage(cut, name):
+    assert cut_name(cut) == name
+
+
+def test_a_cut_is_named_by_its_widths():
+    assert cut_name(nl.Cut((("first", 3), ("second", 12)))) == "3-12"
+
+
+@pytest.fixture(scope="module")
+def nested():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+    return nl.nest(network, torch.randn(2, 4), num_blocks=4, num_always=1).eval()
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    monkeypatch.setattr(import_module("nestling.network.cost"), "MEASURED_SECONDS", 0.0)
+    noise = torch.Generator().manual_seed(1)
+    return [(torch.randn(20, 4, generator=noise), torch.randint(3, (20,), generator=noise)) for _ in range(2)]
+
+
+def test_rows_are_what_evaluate_and_cost_say(nested, batches):
+    strange = [torch.randn(10, 4) + 3]
+    cuts = [0.25, 1.0]
+    rows = score_widths(nested, batches, cuts, ood=strange, samples=2)
+    assert [row.width for row in rows] == ["25%", "100%"]
+    for cut, row in zip(cuts, rows, strict=True):
+        expected = nl.evaluate(nested, batches, cut=cut, ood=strange, samples=2)
+        assert row.scores.to_dict() == expected.to_dict()
+        assert row.calibrated is None
+        price = nl.cost(nested, cut)
+        assert (row.cost.params, row.cost.macs, row.cost.bytes) == (price.params, price.macs, price.bytes)
+        assert row.cost.latency_ms > 0
+
+
+def test_calibrated_scores_stand_beside_the_plain_ones(nested, batches):
+    calibration = nl.calibrate(nested, batches, cut=0.5, samples=2)
+    rows = score_widths(nested, batches, [0.5, 1.0], samples=2, calibrations=[calibration, None])
+    expected = nl.evaluate(nested, batches, cut=0.5, samples=2, calibration=calibration)
+    assert rows[0].calibrated.to_dict() == expected.to_dict()
+    assert rows[1].calibrated is None
+    lines = widths_table(rows).splitlines()
+    assert "ECE % calibrated" in lines[0]
+    assert f"{100 * expected.ece:.2f}" in lines[2]
+    assert " - " in f"{lines[3]} "
+
+
+def test_table_has_a_column_for_what_was_measured(nested, batches):
+    rows = score_widths(nested, batches, [0.5], samples=0)
+    header, _, line = widths_table(rows).splitlines()
+    assert "accuracy %" in header
+    assert "NLL" in header
+    assert not {"OOD", "RMSE", "Dice", "calibrated"} & set(header.split())
+    assert line.split()[:2] == ["50%", str(rows[0].cost.params)]
+    assert f"{100 * rows[0].scores.accuracy:.2f}" in line.split()
+    strange = score_widths(nested, batches, [0.5], samples=0, ood=[torch.randn(10, 4)])
+    header, _, line = widths_table(strange).splitlines()
+    assert "OOD AUPR %" in header
+    assert f"{100 * strange[0].scores.aupr:.2f}" in line.split()
+
+
+def test_regression_has_no_accuracy(nested, batches):
+    targets = [(x, torch.randn(len(x), 3)) for x, _ in batches]
+    rows = score_widths(nested, targets, [1.0], samples=0, likelihood="gaussian")
+    header, _, line = widths_table(rows).splitlines()
+    assert "accuracy" not in header
+    assert f"{rows[0].scores.rmse:.4f}" in line.split()
+
+
+def test_a_row_goes_through_json(nested, batches):
+    (row,) = score_widths(nested, batches, [0.5], samples=0)
+    saved = json.loads(json.dumps(row.to_dict(), allow_nan=False))
+    assert saved["width"] == "50%"
+    assert saved["cost"]["params"] == row.cost.params
+    assert saved["scores"]["accuracy"] == row.scores.accuracy
+    assert "calibrated" not in saved
+    both = WidthRow(row.width, row.cost, row.scores, row.scores)
+    assert both.to_dict()["calibrated"] == both.to_dict()["scores"]

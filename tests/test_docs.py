@@ -1,0 +1,57 @@
+"""The Python of README.md and docs/ runs as it is printed, each file from top to bottom in a folder of its own."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import nestling as nl
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"`((?:docs|src|benchmarks|experiments)/[\w./-]+)`|\]\((?!https?:|#)([\w./-]+)\)")
+
+
+def what_a_reader_has():
+    """What stands on no page: the reader's own network, example and data."""
+    torch.manual_seed(0)
+    inputs, targets = torch.randn(8, 3, 32, 32), torch.randint(10, (8,))
+    return {
+        "nl": nl,
+        "torch": torch,
+        "F": F,
+        "module": nl.models.build("vgg11", width=0.125),
+        "example": inputs[:2],
+        "loader": [(inputs, targets)],
+        "x": inputs,
+        "y": targets,
+    }
+
+
+def blocks(page):
+    """The Python of a page, each block with as many empty lines before it as put it where it stands."""
+    text = page.read_text()
+    return ["\n" * text[: found.start(1)].count("\n") + found[1] for found in BLOCK.finditer(text)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = what_a_reader_has() if page.name == "nesting.md" else {}
+    for code in blocks(page):
+        exec(compile(code, page.name, "exec"), names)
+
+
+def test_there_is_something_to_run():
+    assert sum(len(blocks(page)) for page in PAGES) >= 8
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"], ids=lambda own: own.name)
+def test_files_that_a_page_names_are_there(page):
+    for found in LINK.finditer(page.read_text()):
+        place = found[1] or found[2]
+        folders = (ROOT, page.parent)
+        assert any(list(folder.glob(f"{place.rstrip('/')}*")) for folder in folders), f"{page.name} names {place}"
