@@ -14,8 +14,7 @@ from nestling.errors import RunError
 WIDTHS = (0.5, 1.0)
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
+def shrink(monkeypatch):
     monkeypatch.setattr(demo, "WIDTHS", WIDTHS)
     monkeypatch.setattr(demo, "HIDDEN", (16, 8))
     monkeypatch.setattr(demo, "NUM_BLOCKS", 4)
@@ -23,11 +22,16 @@ def small(monkeypatch):
     monkeypatch.setattr(import_module("nestling.network.cost"), "MEASURED_SECONDS", 0.0)
 
 
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    shrink(monkeypatch)
+
+
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     """The folder and the text of a demonstration, made once."""
     with pytest.MonkeyPatch.context() as patch:
-        small.__wrapped__(patch)
+        shrink(patch)
         out = tmp_path_factory.mktemp("demo") / "new" / "folder"
         return out, demo.demo(out)
 

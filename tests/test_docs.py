@@ -1,6 +1,8 @@
 """The Python of README.md and docs/ runs as it is printed, each file from top to bottom in a folder of its own."""
 
 import re
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,12 @@ import torch
 import torch.nn.functional as F
 
 import nestling as nl
+from nestling import cli, commands
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^ {4}nestling (.*?)(?: {2,}.*)?$", re.MULTILINE)
 LINK = re.compile(r"`((?:docs|src|benchmarks|experiments)/[\w./-]+)`|\]\((?!https?:|#)([\w./-]+)\)")
 
 
@@ -47,6 +51,19 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
 
 def test_there_is_something_to_run():
     assert sum(len(blocks(page)) for page in PAGES) >= 8
+
+
+def test_the_commands_of_the_pages_can_be_parsed(monkeypatch, capsys):
+    lines = [found[1] for page in PAGES for found in COMMAND.finditer(page.read_text())]
+    assert len(lines) >= 3
+    for name in ("train", "evaluate", "predict", "data"):
+        monkeypatch.setattr(commands, name, lambda *_, **__: "parsed")
+    monkeypatch.setattr(cli, "show", lambda *_, **__: "parsed")
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    for line in lines:
+        monkeypatch.setattr(sys, "argv", ["nestling", *shlex.split(line)])
+        cli.main()
+        assert capsys.readouterr().out == "parsed\n", line
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"], ids=lambda own: own.name)

@@ -5,7 +5,15 @@ import inspect
 from pathlib import Path
 
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
-ROOMS = ["nestling", "nestling.distributions", "nestling.models", "nestling.network"]
+ROOMS = [
+    "nestling",
+    "nestling.data",
+    "nestling.distributions",
+    "nestling.models",
+    "nestling.network",
+    "nestling.prediction",
+    "nestling.training",
+]
 
 
 def describe(room: str) -> list[str]:

@@ -1,0 +1,420 @@
+"""What the commands do with a run: figures against the library's own functions and against sums by hand."""
+
+import csv
+import json
+import re
+import shutil
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import nestling as nl
+from nestling import commands
+from nestling.commands import Nesting, load_weights
+from nestling.data import MissingError
+from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
+from nestling.training import Recipe
+
+QUICK = Recipe(epochs=2, batch_size=32, samples=2, cuts=(0.5, 1.0))
+FEW = Nesting(num_blocks=4, num_always=1)
+PLAIN = Nesting(num_blocks=4, num_always=1, order="uniform", weights="plain")
+
+
+def pictures(number=160, seed=0):
+    """Images of 5 x 5 bytes of four classes: which quarter is bright."""
+    noise = np.random.default_rng(seed)
+    labels = np.arange(number) % 4
+    images = noise.integers(0, 120, (number, 5, 5), dtype=np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[(label // 2) * 3 :, :][:2, (label % 2) * 3 :][:, :2] += 120
+    return images, labels
+
+
+@pytest.fixture(autouse=True)
+def quick_latency(monkeypatch):
+    monkeypatch.setattr(import_module("nestling.network.cost"), "MEASURED_SECONDS", 0.0)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with data, and runs on it: of classes, with batch norms, of numbers, and of masks."""
+    folder = tmp_path_factory.mktemp("commands")
+    images, labels = pictures()
+    np.savez(folder / "classes.npz", x=images, y=labels)
+    np.savez(folder / "strange.npz", x=255 - images, y=labels)
+    x = np.random.default_rng(1).normal(size=(120, 3)).astype(np.float32)
+    np.savez(folder / "numbers.npz", x=x, y=np.stack([x[:, 0] - x[:, 1], x[:, 2]], 1))
+    masks = (pictures(140)[0][:, :4, :4] > 100).astype(np.uint8).repeat(2, 1).repeat(2, 2)
+    np.savez(folder / "masks.npz", images=(60 * masks + 90), masks=masks)
+    commands.train(str(folder / "classes.npz"), "mlp", folder / "classes", FEW, QUICK)
+    commands.train(str(folder / "classes.npz"), "mlp", folder / "held", FEW, QUICK, hold_out=(1,))
+    return folder
+
+
+@pytest.fixture
+def run(place, tmp_path):
+    """A copy of the run of classes, to be changed at will."""
+    return shutil.copytree(place / "classes", tmp_path / "run")
+
+
+def cells(table):
+    """The rows of a table by the names of its columns."""
+    lines = table.splitlines()
+    header, *rows = [re.split(r"\s{2,}", line.strip()) for line in (lines[0], *lines[2:])]
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def test_train_leaves_a_run_that_says_everything(place):
+    saved = json.loads((place / "classes" / "recipe.json").read_text())
+    assert Recipe.from_dict(saved["recipe"]) == QUICK
+    assert saved["data"]["loaded_with"]["source"] == str(place / "classes.npz")
+    assert saved["data"]["classes"] == ["0", "1", "2", "3"]
+    opened = nl.open_run(place / "classes")
+    assert [line["epoch"] for line in opened.log] == [1, 2]
+    assert [group.num_blocks for group in opened.nested.groups.free] == [4, 4]
+    assert len(opened.calibrations) == 2
+
+
+def test_train_says_what_comes_next_and_prints_the_groups(place, tmp_path, capsys):
+    text = commands.train(str(place / "classes.npz"), "mlp", tmp_path / "new", PLAIN, QUICK.but(epochs=1))
+    assert f"nestling evaluate {tmp_path / 'new'}" in text
+    printed = capsys.readouterr()
+    assert "layers.1" in printed.out
+    assert "epoch 1/1" in printed.err
+
+
+def test_a_complete_run_given_again_stays_as_it_is(place, run):
+    before = {file.name: file.read_bytes() for file in run.iterdir()}
+    commands.train(str(place / "classes.npz"), "mlp", run, FEW, QUICK)
+    assert {file.name: file.read_bytes() for file in run.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"recipe": QUICK.but(epochs=3)}, "recipe.epochs is 2, yours 3"),
+        ({"nesting": PLAIN}, "network.nest"),
+        ({"model": "lenet_300_100"}, 'network.model.name is "mlp", yours "lenet_300_100"'),
+        ({"hold_out": (1,)}, "data."),
+    ],
+)
+def test_another_run_in_the_same_folder_is_refused(place, run, changes, named):
+    given = {"model": "mlp", "nesting": FEW, "recipe": QUICK} | changes
+    before = (run / "model.safetensors").read_bytes()
+    with pytest.raises(RunError, match="holds another run") as caught:
+        commands.train(str(place / "classes.npz"), out=run, **given)
+    assert named in str(caught.value)
+    assert (run / "model.safetensors").read_bytes() == before
+
+
+def test_the_seed_decides_the_weights(place, tmp_path):
+    one = QUICK.but(epochs=1)
+    found = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        torch.manual_seed(hash(name) % 100)
+        commands.train(str(place / "classes.npz"), "mlp", tmp_path / name, PLAIN, one.but(seed=seed))
+        found.append(load_file(tmp_path / name / "model.safetensors")["network.module.layers.1.weight"])
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+def test_nesting_is_what_nest_takes():
+    assert Nesting().options()["weights"] == "gaussian"
+    options = Nesting(weights="plain", order="uniform", num_blocks=3, num_always=1, rescale=True).options()
+    assert options["weights"] is None
+    nested = nl.nest(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), torch.randn(2, 4), **options)
+    assert [group.num_blocks for group in nested.groups.free] == [3]
+
+
+def test_pretrained_weights_are_where_training_starts(place, tmp_path):
+    torch.manual_seed(5)
+    network = nl.models.build("mlp", in_features=25, num_classes=4)
+    save_file(network.state_dict(), tmp_path / "weights.safetensors")
+    still = QUICK.but(epochs=1, lr=1e-12)
+    options = {"pretrained": tmp_path / "weights.safetensors"}
+    commands.train(str(place / "classes.npz"), "mlp", tmp_path / "run", PLAIN, still, **options)
+    images = torch.randn(6, 1, 5, 5)
+    with torch.no_grad():
+        torch.testing.assert_close(nl.load(tmp_path / "run")(images), network(images))
+
+
+def test_weights_of_another_precision_are_converted(tmp_path):
+    network, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    save_file({name: own.half() for name, own in other.state_dict().items()}, tmp_path / "a.safetensors")
+    load_weights(network, tmp_path / "a.safetensors")
+    assert network.weight.dtype == torch.float32
+    torch.testing.assert_close(network.weight, other.weight.half().float())
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ({"weight": torch.zeros(2, 4), "bias": torch.zeros(2)}, r"at weight: \(2, 4\) and \(2, 3\)"),
+        ({"weight": torch.zeros(2, 3)}, r"at bias: nothing and \(2,\)"),
+        ({"weight": torch.zeros(2, 3), "bias": torch.zeros(2), "more": torch.zeros(1)}, r"at more: \(1,\) and nothing"),
+    ],
+)
+def test_weights_that_do_not_fit(tmp_path, tensors, said):
+    save_file(tensors, tmp_path / "a.safetensors")
+    network = nn.Linear(3, 2)
+    before = network.weight.clone()
+    with pytest.raises(RunError, match=said):
+        load_weights(network, tmp_path / "a.safetensors")
+    assert torch.equal(network.weight, before)
+
+
+@pytest.mark.parametrize("what", ["pickle", "cut short", "missing", "folder"])
+def test_weights_that_can_not_be_read(tmp_path, what):
+    path = tmp_path / "a.safetensors"
+    if what == "pickle":
+        torch.save({"weight": torch.zeros(2, 3)}, path)
+    elif what == "cut short":
+        save_file({"weight": torch.zeros(2, 3)}, path)
+        path.write_bytes(path.read_bytes()[:-4])
+    elif what == "folder":
+        path.mkdir()
+    with pytest.raises(RunError, match="safetensors"):
+        load_weights(nn.Linear(3, 2), path)
+
+
+def test_evaluate_agrees_with_the_library(place, run):
+    rows = cells(commands.evaluate(run, (), samples=2))
+    assert [row["width"] for row in rows] == ["50%", "100%"]
+    opened, data = nl.open_run(run), nl.data.load(place / "classes.npz")
+    saved = json.loads((run / "scores.json").read_text())
+    assert (saved["data"], saved["samples"]) == ("classes", 2)
+    for row, kept, cut in zip(rows, saved["rows"], (0.5, 1.0), strict=True):
+        plain, calibrated = (
+            nl.evaluate(opened.nested, data.batches("test", 500), cut=cut, samples=2, calibration=own)
+            for own in (None, opened.calibration(cut))
+        )
+        assert kept["scores"] == json.loads(json.dumps(plain.to_dict()))
+        assert kept["calibrated"] == json.loads(json.dumps(calibrated.to_dict()))
+        assert row["accuracy %"] == f"{100 * plain.accuracy:.2f}"
+        assert row["ECE %"] == f"{100 * plain.ece:.2f}"
+        assert row["ECE % calibrated"] == f"{100 * calibrated.ece:.2f}"
+        assert row["NLL"] == f"{plain.nll:.4f}"
+
+
+def test_accuracy_by_hand(place, run):
+    (row,) = cells(commands.evaluate(run, (0.5,), samples=0))
+    assert "ECE % calibrated" not in row
+    data, nested = nl.data.load(place / "classes.npz"), nl.load(run)
+    with torch.no_grad(), nested.at(0.5):
+        right = torch.cat([nested(x).argmax(1) == y for x, y in data.batches("test", 7)])
+    assert row["accuracy %"] == f"{100 * right.double().mean():.2f}"
+
+
+def test_evaluate_puts_cuts_in_order_and_each_once(run):
+    assert [row["width"] for row in cells(commands.evaluate(run, (1.0, 0.5, 1.0), samples=0))] == ["50%", "100%"]
+
+
+def test_a_new_cut_is_calibrated_once_and_kept(run):
+    first = commands.evaluate(run, (0.75,), samples=2)
+    opened = nl.open_run(run)
+    assert len(opened.calibrations) == 3
+    assert opened.calibration(0.75).temperature > 0
+    before = (run / "calibration.json").read_bytes()
+    assert cells(first)[0]["NLL"] == cells(commands.evaluate(run, (0.75,), samples=2))[0]["NLL"]
+    assert (run / "calibration.json").read_bytes() == before
+
+
+def test_held_out_classes_are_strange_data(place, tmp_path):
+    held = shutil.copytree(place / "held", tmp_path / "run")
+    (row,) = cells(commands.evaluate(held, (1.0,), samples=2))
+    data = nl.data.load(place / "classes.npz", hold_out=(1,))
+    assert len(data.classes) == 3
+    strange = data.batches("held_out", 500)
+    expected = nl.evaluate(nl.load(held), data.batches("test", 500), cut=1.0, samples=2, ood=strange)
+    assert row["OOD AUROC %"] == f"{100 * expected.auroc:.2f}"
+
+
+def test_other_data_is_normalised_like_the_run_s_own(place, run):
+    commands.evaluate(run, (1.0,), ood=str(place / "strange.npz"), samples=0)
+    kept = json.loads((run / "scores.json").read_text())["rows"][0]["scores"]
+    own, other = (nl.data.load(place / name) for name in ("classes.npz", "strange.npz"))
+    inputs = other.test.inputs.float() / 255
+    strange = [(inputs - torch.tensor(own.mean).view(1, -1, 1, 1)) / torch.tensor(own.std).view(1, -1, 1, 1)]
+    expected = nl.evaluate(nl.load(run), own.batches("test", 500), cut=1.0, samples=0, ood=strange)
+    assert kept["auroc"] == pytest.approx(expected.auroc, abs=1e-6)
+
+
+def test_strange_data_of_another_shape_or_nowhere(place, run):
+    with pytest.raises(RangeError, match="ood"):
+        commands.evaluate(run, (1.0,), ood=str(place / "numbers.npz"))
+    with pytest.raises(NestlingError, match="nowhere"):
+        commands.evaluate(run, (1.0,), ood="nowhere")
+
+
+@pytest.mark.parametrize("cut", [0.0, -1.0, 1.5, float("nan")])
+def test_a_cut_that_is_none(run, tmp_path, cut):
+    with pytest.raises(NestlingError, match="fraction"):
+        commands.evaluate(run, (cut,))
+    with pytest.raises(NestlingError, match="fraction"):
+        commands.predict(run, image_file(tmp_path / "a.png"), cut, 0, 0.9)
+
+
+def image_file(path, number=3):
+    Image.fromarray(pictures()[0][number]).save(path)
+    return path
+
+
+def test_predict_by_hand(run, tmp_path):
+    path = image_file(tmp_path / "a.png")
+    (row,) = cells(commands.predict(run, path, 0.5, 0, 0.8))
+    opened = nl.open_run(run)
+    about, calibration = opened.data, opened.calibration(0.5)
+    x = (torch.from_numpy(pictures()[0][3]).float() / 255 - about["mean"][0]) / about["std"][0]
+    with torch.no_grad(), opened.nested.at(0.5):
+        probs = (opened.nested(x[None, None]).double() / calibration.temperature).softmax(1)[0]
+    assert row["input"] == str(path)
+    assert row["class"] == str(int(probs.argmax()))
+    assert float(row["probability"]) == pytest.approx(float(probs.max()), abs=1e-4)
+    assert float(row["uncertainty"]) == pytest.approx(float(-(probs * probs.log()).sum()), abs=1e-4)
+    assert float(row["of it epistemic"]) == 0
+    held = [str(label) for label in range(4) if 1 - probs[label] <= calibration.thresholds[0.8]]
+    assert row["80% set"] == (" ".join(held) or "none")
+
+
+def test_predict_averages_over_as_many_draws_as_asked(run, tmp_path, monkeypatch):
+    given = {}
+
+    def noted(nested, x, **options):
+        given.update(options)
+        given["found"] = nl.predict(nested, x, **options)
+        return given["found"]
+
+    monkeypatch.setattr(commands, "run_prediction", noted)
+    (row,) = cells(commands.predict(run, image_file(tmp_path / "a.png"), 0.5, 8, 0.9))
+    assert (given["samples"], given["cut"]) == (8, 0.5)
+    found = given["found"]
+    figures = [float(own[0]) for own in (found.confidence, found.entropy, found.epistemic)]
+    assert [row["probability"], row["uncertainty"], row["of it epistemic"]] == [f"{own:.4f}" for own in figures]
+    assert figures[2] > 0
+
+
+def test_predict_reads_arrays_and_folders(run, tmp_path):
+    images = pictures()[0][:3]
+    np.save(tmp_path / "a.npy", images[:, None])
+    (tmp_path / "images").mkdir()
+    for number in range(3):
+        image_file(tmp_path / "images" / f"{number}.png", number)
+    tables = [cells(commands.predict(run, tmp_path / name, 1.0, 0, 0.9)) for name in ("a.npy", "images")]
+    assert [row["input"] for row in tables[0]] == ["a.npy[0]", "a.npy[1]", "a.npy[2]"]
+    for first, second in zip(*tables, strict=True):
+        assert {**first, "input": ""} == {**second, "input": ""}
+
+
+def test_answers_are_written_as_csv_too(run, tmp_path):
+    table = commands.predict(run, image_file(tmp_path / "a.png"), 1.0, 0, 0.9, out=tmp_path / "answers.csv")
+    with (tmp_path / "answers.csv").open(newline="") as file:
+        assert list(csv.DictReader(file)) == cells(table)
+    with pytest.raises(RunError, match="can't be written"):
+        commands.predict(run, tmp_path / "a.png", 1.0, 0, 0.9, out=tmp_path / "nowhere" / "answers.csv")
+
+
+def test_coverage_that_was_not_calibrated(run, tmp_path):
+    with pytest.raises(RangeError, match=r"one of 0\.8, 0\.9"):
+        commands.predict(run, image_file(tmp_path / "a.png"), 1.0, 0, 0.5)
+
+
+def test_predict_at_a_new_cut_calibrates_it(run, tmp_path):
+    commands.predict(run, image_file(tmp_path / "a.png"), 0.75, 0, 0.9)
+    assert nl.open_run(run).calibration(0.75) is not None
+
+
+def test_a_run_elsewhere_predicts_without_its_data(place, run, tmp_path):
+    saved = json.loads((run / "recipe.json").read_text())
+    saved["data"]["loaded_with"]["source"] = str(place / "gone.npz")
+    (run / "recipe.json").write_text(json.dumps(saved))
+    commands.predict(run, image_file(tmp_path / "a.png"), 1.0, 0, 0.9)
+    with pytest.raises(MissingError, match=r"gone\.npz"):
+        commands.evaluate(run, (1.0,))
+
+
+def test_image_of_another_size(run, tmp_path):
+    Image.fromarray(np.full((10, 10), 90, np.uint8)).save(tmp_path / "a.png")
+    with pytest.raises(NestlingError, match="--resize"):
+        commands.predict(run, tmp_path / "a.png", 1.0, 0, 0.9)
+    assert len(cells(commands.predict(run, tmp_path / "a.png", 1.0, 0, 0.9, resize=True))) == 1
+
+
+def test_regression(place, tmp_path):
+    commands.train(str(place / "numbers.npz"), "mlp", tmp_path / "run", FEW, QUICK.but(epochs=1))
+    rows = cells(commands.evaluate(tmp_path / "run", (1.0,), samples=2))
+    data, opened = nl.data.load(place / "numbers.npz"), nl.open_run(tmp_path / "run")
+    assert opened.likelihood == "gaussian"
+    expected = nl.evaluate(opened.nested, data.batches("test", 99), cut=1.0, samples=2, likelihood="gaussian")
+    assert rows[0]["RMSE"] == f"{expected.rmse:.4f}"
+    rows = cells(commands.predict(tmp_path / "run", place / "numbers.npz", 1.0, 2, 0.9))
+    assert len(rows) == 120
+    for row in rows[:5]:
+        low, high = (list(map(float, side.split())) for side in row["90% interval"].split(" to "))
+        assert all(a < mean < b for a, mean, b in zip(low, map(float, row["mean"].split()), high, strict=True))
+
+
+def test_segmentation(place, tmp_path):
+    shared = Nesting(num_blocks=4, num_always=1, sampling="shared")
+    commands.train(str(place / "masks.npz"), "unet", tmp_path / "run", shared, QUICK.but(epochs=1, cuts=(0.5,)))
+    (row,) = cells(commands.evaluate(tmp_path / "run", (), samples=2))
+    assert {"accuracy %", "GED", "Dice"} <= row.keys()
+    np.save(tmp_path / "a.npy", np.load(place / "masks.npz")["images"][:3, None])
+    rows = cells(commands.predict(tmp_path / "run", tmp_path / "a.npy", 0.5, 2, 0.9))
+    assert len(rows) == 3
+    for own in rows:
+        assert float(own["share of 0"]) + float(own["share of 1"]) == pytest.approx(1, abs=1e-3)
+
+
+def test_batch_norms_get_statistics_at_a_new_cut(place, tmp_path, monkeypatch):
+    (tmp_path / "norm_nets.py").write_text(
+        "from torch import nn\n"
+        "def small(in_channels, num_classes):\n"
+        "    layers = nn.Conv2d(in_channels, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()\n"
+        "    return nn.Sequential(*layers, nn.Linear(36, num_classes))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run = tmp_path / "run"
+    commands.train(str(place / "classes.npz"), "norm_nets:small", run, PLAIN, QUICK.but(epochs=1))
+    with pytest.raises(RunError, match="norm_nets:small"):
+        commands.evaluate(run, (0.25,))
+    before = nl.load(run, trust=True)
+    assert len(before.statistics) == 2
+    commands.evaluate(run, (0.25,), trust=True)
+    after = nl.load(run, trust=True)
+    assert len(after.statistics) == 3
+    images = torch.randn(4, 1, 5, 5)
+    with torch.no_grad():
+        torch.testing.assert_close(before(images), after(images))
+
+
+def test_a_run_on_loaders_says_what_to_call_instead(tmp_path):
+    pairs = TensorDataset(torch.randn(20, 4), torch.arange(20) % 2)
+    nested = nl.nest(nl.models.build("mlp", hidden=[4], in_features=4, num_classes=2), torch.randn(2, 4), num_blocks=2)
+    nl.train(nested, (pairs, pairs), QUICK.but(epochs=1), out=tmp_path / "run", quiet=True)
+    with pytest.raises(RunError, match=r"nl\.evaluate"):
+        commands.evaluate(tmp_path / "run", ())
+    with pytest.raises(RunError, match=r"nl\.predict"):
+        commands.predict(tmp_path / "run", tmp_path, 1.0, 0, 0.9)
+
+
+def test_a_model_or_data_that_is_not_there_leaves_no_folder(place, tmp_path):
+    with pytest.raises(ArgumentError, match="Did you mean mlp"):
+        commands.train(str(place / "classes.npz"), "mlpp", tmp_path / "run", FEW, QUICK)
+    with pytest.raises(NestlingError, match="did you mean 'digits'"):
+        commands.train("digit", "mlp", tmp_path / "run", FEW, QUICK)
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_lists_every_set_and_where_it_is_looked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("NESTLING_DATA", str(tmp_path / "sets"))
+    text = commands.data()
+    assert [row["name"] for row in cells(text.split("\n\n")[0])] == list(nl.data.names())
+    digits = next(line for line in text.splitlines() if line.startswith("digits"))
+    assert "1,797" in digits
+    assert str(tmp_path / "sets") in text.splitlines()[-1]
