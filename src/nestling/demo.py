@@ -18,7 +18,7 @@ from nestling.training import Recipe, train
 from nestling.training.progress import Progress
 from nestling.training.saving import made_folder
 
-HIDDEN = (128, 64)
+HIDDEN = (256, 128)
 NUM_BLOCKS = 16
 NUM_ALWAYS = 2
 STRANGE = (8, 9)
