@@ -187,13 +187,13 @@ def test_train_evaluate_predict(nestling, place, tmp_path):
     out = tmp_path / "new"
     code, printed, progress = nestling("train", "mine.npz", "--out", out, *SMALL)
     assert code == 0
-    assert printed.splitlines()[-1] == f"Saved {out}. Next: nestling evaluate {out}"
+    assert printed.splitlines()[-1] == f"{out} is complete. Next: nestling evaluate {out}"
     assert progress.startswith("epoch 1/1  loss ")
     assert "\r" not in progress
 
     code, printed, err = nestling("evaluate", out, "--cuts", "0.25", "1", "--samples", "0")
     assert (code, err) == (0, "")
-    assert [line.split()[0] for line in printed.splitlines()[2:]] == ["25%", "100%"]
+    assert [line.split()[0] for line in printed.splitlines()[2:]] == ["50%", "100%"]
     assert (out / "scores.json").exists()
 
     code, printed, err = nestling("predict", out, "one.png", "--cut", "0.5", "--out", tmp_path / "answers.csv")

@@ -1,6 +1,6 @@
 """The default recipe on scikit-learn's digits against a plain network with the same budget, over several seeds.
 
-    python experiments/bn3/digits.py --seeds 5
+python experiments/bn3/digits.py --seeds 5
 """
 
 import argparse

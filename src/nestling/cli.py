@@ -119,5 +119,5 @@ def main() -> None:
         print(f"nestling: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("nestling: stopped. The same command goes on from the last checkpoint.", file=sys.stderr)
+        print("nestling: stopped. `train` goes on from its last checkpoint when given again.", file=sys.stderr)
         sys.exit(130)

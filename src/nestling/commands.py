@@ -1,6 +1,7 @@
 """What each command does, from its arguments to the text it prints."""
 
 import csv
+import hashlib
 import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,14 +17,16 @@ from nestling import data as sets
 from nestling import models
 from nestling.data import Data
 from nestling.data.inputs import read_inputs
-from nestling.errors import RangeError, RunError
+from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
 from nestling.network import nest
+from nestling.network.cut import make_cut
 from nestling.network.group import Kind
 from nestling.prediction import ClassPrediction, Prediction, RegressionPrediction
 from nestling.prediction import predict as run_prediction
 from nestling.report import score_widths, text_table, widths_table
 from nestling.training import Recipe, Run, open_run
 from nestling.training import train as run_training
+from nestling.training.feeds import training_fingerprint
 from nestling.training.files import write_json, write_whole
 from nestling.training.train import prepared
 
@@ -70,16 +73,18 @@ def train(
 ) -> str:
     """Load, build, nest, train; the table of validation is in the log, so the text says where things are."""
     loaded = sets.load(source, hold_out=hold_out, seed=recipe.seed, splits=("train", "validation"))
-    options = models.options_for(model, loaded.input_shape, loaded.num_outputs)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        network = models.build(model, **options)
+    network = _built(model, loaded, recipe.seed)
     if pretrained is not None:
         load_weights(network, pretrained)
     nested = nest(network, torch.zeros(2, *loaded.input_shape), **nesting.options())
     print(nested.groups, flush=True)
-    run_training(nested, loaded, recipe, out=out)
-    return f"Saved {out}. Next: nestling evaluate {out}"
+    if not nested.groups.free:
+        given, needed = f"{model} with kinds {', '.join(nesting.kinds)}", "a network with something to cut"
+        raise RangeError("model", given, needed, "The table above says what is frozen, and why.")
+    starts_from = None if pretrained is None else hashlib.sha256(pretrained.read_bytes()).hexdigest()
+    run_training(nested, loaded, recipe, out=out, starts_from=starts_from)
+    trust = " --trust" if ":" in model else ""
+    return f"{out} is complete. Next: nestling evaluate {out}{trust}"
 
 
 def evaluate(
@@ -88,7 +93,8 @@ def evaluate(
     """Score a run at cuts, which are recalibrated and calibrated first where they are new, and note the figures."""
     run = open_run(folder, trust=trust)
     loaded = _data_of(run)
-    wanted = sorted(set(cuts or run.recipe.cuts))
+    by_cut = {make_cut(run.nested.groups, cut): cut for cut in sorted(set(cuts or run.recipe.cuts), reverse=True)}
+    wanted = sorted(by_cut.values())
     run = prepared(run, wanted, loaded)
     strange = _strange(loaded, ood)
     rows = score_widths(
@@ -118,18 +124,26 @@ def predict(
     """Predict at a cut, with the calibration that was fitted there."""
     run = open_run(folder, trust=trust)
     about = run.data
-    if about.get("input_shape") is None:
+    if any(about.get(key) is None for key in ("input_shape", "mean", "std", "classes")):
         raise RunError(folder, "was trained on loaders of yours, whose inputs no file describes", "Use nl.predict.")
-    names, x = read_inputs(inputs, shape=about["input_shape"], mean=about["mean"], std=about["std"], resize=resize)
+    normalising = {"shape": about["input_shape"], "mean": about["mean"], "std": about["std"]}
+    names, x = read_inputs(inputs, **normalising, as_bytes=bool(about.get("as_bytes")), resize=resize)
     if run.calibration(cut) is None:
         run = prepared(run, [cut], _data_of(run))
     calibration = run.calibration(cut)
     assert calibration is not None
-    if coverage not in calibration.thresholds:
+    if calibration.thresholds and coverage not in calibration.thresholds:
         known = ", ".join(f"{own:g}" for own in calibration.thresholds)
         raise RangeError("coverage", coverage, f"one of {known}", "The run was calibrated for these.")
     found = run_prediction(
-        run.nested, x, cut=cut, samples=samples, likelihood=run.likelihood, calibration=calibration, batch_size=_BATCH
+        run.nested,
+        x,
+        cut=cut,
+        samples=samples,
+        likelihood=run.likelihood,
+        calibration=calibration,
+        batch_size=_BATCH,
+        seed=0,
     )
     header, rows = _answers(found, names, tuple(about["classes"]), coverage)
     if out is not None:
@@ -167,12 +181,29 @@ def load_weights(network: nn.Module, path: Path) -> None:
     network.load_state_dict(tensors)
 
 
+def _built(model: str, loaded: Data, seed: int) -> nn.Module:
+    """A network that fits the data; what goes wrong in code of the user's is said in one line."""
+    try:
+        options = models.options_for(model, loaded.input_shape, loaded.num_outputs)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return models.build(model, **options)
+    except NestlingError:
+        raise
+    except Exception as error:
+        given = f"{model}, which raises {type(error).__name__}: {error}"
+        raise ArgumentError("model", given, "code that builds a network", "Call it in Python for the lines.") from error
+
+
 def _data_of(run: Run) -> Data:
     """The data that a run was trained on."""
     loaded_with = run.data.get("loaded_with")
     if loaded_with is None:
         raise RunError(run.folder, "was trained on data of yours that no file describes", "Use nl.evaluate.")
-    return sets.load(**loaded_with)
+    loaded = sets.load(**loaded_with)
+    if training_fingerprint(loaded) != run.data.get("fingerprint"):
+        raise RunError(run.folder, f"was trained on other data than {loaded.name} is now", "Restore the data.")
+    return loaded
 
 
 def _strange(loaded: Data, ood: str | None) -> Any:  # noqa: ANN401
@@ -199,12 +230,13 @@ def _answers(found: Prediction, names: Sequence[str], classes: Sequence[str], co
 
 def _class_answers(found: ClassPrediction, names: Sequence[str], classes: Sequence[str], coverage: float) -> _Table:
     header = ["input", "class", "probability", "uncertainty", "of it epistemic", f"{coverage:.0%} set"]
-    inside = found.sets(coverage).tolist()
+    known = coverage in found.thresholds
+    inside = found.sets(coverage).tolist() if known else [[False] * len(classes)] * len(names)
     rows = []
     for i, name in enumerate(names):
         held = " ".join(label for label, held in zip(classes, inside[i], strict=True) if held)
         figures = (f"{float(own[i]):.4f}" for own in (found.confidence, found.entropy, found.epistemic))
-        rows.append([name, classes[int(found.labels[i])], *figures, held or "none"])
+        rows.append([name, classes[int(found.labels[i])], *figures, held or ("none" if known else "-")])
     return header, rows
 
 
@@ -219,6 +251,9 @@ def _mask_answers(found: ClassPrediction, names: Sequence[str], classes: Sequenc
 
 
 def _regression_answers(found: RegressionPrediction, names: Sequence[str], coverage: float) -> _Table:
+    if coverage not in found.thresholds:
+        header = ["input", "mean", "std"]
+        return header, [[name, _numbers(found.mean[i]), _numbers(found.std[i])] for i, name in enumerate(names)]
     low, high = found.interval(coverage)
     header = ["input", "mean", "std", f"{coverage:.0%} interval"]
     return header, [
@@ -234,7 +269,4 @@ def _numbers(values: Tensor) -> str:
 def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     text = io.StringIO()
     csv.writer(text).writerows([header, *rows])
-    try:
-        write_whole(path, text.getvalue().encode())
-    except OSError as error:
-        raise RunError(path, f"can't be written ({error.strerror})", "Give a path that can be written to.") from None
+    write_whole(path, text.getvalue().encode())

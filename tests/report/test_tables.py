@@ -56,20 +56,21 @@ def test_thousands(number, text):
     assert thousands(number) == text
 
 
-@pytest.mark.parametrize(("cut", "name"), [(1.0, "100%"), (0.5, "50%"), (0.125, "12.5%"), (1 / 3, "33.33%")])
-def test_a_fraction_is_named_by_its_percentage(cut, name):
-    assert cut_name(cut) == name
-
-
-def test_a_cut_is_named_by_its_widths():
-    assert cut_name(nl.Cut((("first", 3), ("second", 12)))) == "3-12"
-
-
 @pytest.fixture(scope="module")
 def nested():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
     return nl.nest(network, torch.randn(2, 4), num_blocks=4, num_always=1).eval()
+
+
+@pytest.mark.parametrize(("cut", "name"), [(1.0, "100%"), (0.5, "50%"), (0.3, "25%"), (0.01, "25%")])
+def test_a_cut_is_named_by_what_it_keeps(nested, cut, name):
+    assert cut_name(nested, cut) == name
+
+
+def test_a_cut_of_different_widths_is_named_by_their_mean(nested):
+    first, second = (group.name for group in nested.groups.free)
+    assert cut_name(nested, nl.Cut(((first, 4), (second, 1)))) == "62.5%"
 
 
 @pytest.fixture

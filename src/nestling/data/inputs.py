@@ -21,14 +21,18 @@ def read_inputs(
     shape: Sequence[int],
     mean: Sequence[float],
     std: Sequence[float],
+    as_bytes: bool = True,
     resize: bool = False,
 ) -> tuple[list[str], Tensor]:
-    """Names and normalised inputs (N, *shape) from an image, a folder of images, an .npy or an .npz file."""
+    """Names and normalised inputs (N, *shape) from an image, a folder of images, an .npy or an .npz file.
+
+    ``as_bytes`` says that the network was trained on bytes, so that the scale of an image is known.
+    """
     place = Path(path)
     if not place.exists():
         raise MissingError(f"{place} does not exist. Pass an image, a folder of images, an .npy or an .npz file.")
     if place.suffix in (".npy", ".npz"):
-        array = _array(place)
+        array = _with_channels(_array(place), shape)
         if array.shape[1:] != tuple(shape):
             raise DataError(f"{place} has inputs of shape {array.shape[1:]}, but the network takes {tuple(shape)}.")
         names = [f"{place.name}[{number}]" for number in range(len(array))]
@@ -38,6 +42,11 @@ def read_inputs(
             raise MissingError(f"{place} has no images. Pass a folder with .png or .jpg files.")
         names = [str(file) for file in files]
         array = np.stack([_image(file, shape, resize) for file in files])
+    if array.dtype == np.uint8 and not as_bytes:
+        advice = "Pass an .npy file of floats on the scale of the training data."
+        raise DataError(
+            f"{place} has bytes, but the network was trained on floats, whose scale no image tells. {advice}"
+        )
     return names, normalised(torch.from_numpy(np.ascontiguousarray(array)), mean, std)
 
 
@@ -46,6 +55,15 @@ def normalised(inputs: Tensor, mean: Sequence[float], std: Sequence[float]) -> T
     values = inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs.float()
     shape = (1, -1) + (1,) * (inputs.ndim - 2)
     return (values - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
+
+
+def _with_channels(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """Images without a channel axis, or with it at the end, as the network takes them."""
+    if len(shape) == 3 and array.shape[1:] == tuple(shape[1:]) and shape[0] == 1:
+        return array[:, None]
+    if len(shape) == 3 and array.shape[1:] == (*shape[1:], shape[0]):
+        return np.moveaxis(array, -1, 1)
+    return array
 
 
 def _array(place: Path) -> np.ndarray:

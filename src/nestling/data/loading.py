@@ -61,7 +61,8 @@ def load(
     except OSError as fault:
         advice = "Check that it is a file that you may read."
         raise DataError(f"{fault.filename or source} cannot be read: {fault.strerror or fault}. {advice}") from fault
-    again = {"source": str(source), "validation": validation, "hold_out": list(hold_out), "seed": seed}
+    place = str(source) if source in SOURCES else str(Path(source).expanduser().resolve())
+    again = {"source": place, "validation": validation, "hold_out": list(hold_out), "seed": seed}
     return replace(_ready(raw, validation, hold_out, seed, wanted), loaded_with=again)
 
 

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils import _pytree as pytree
-
 from nestling.network import Cost, Cut, Nested, cost
+from nestling.network.cut import make_cut
 from nestling.prediction import Scores, evaluate
 from nestling.prediction.calibration import Calibration
 from nestling.report.tables import text_table, thousands
@@ -43,7 +42,7 @@ def score_widths(
         common: dict[str, Any] = {"cut": cut, "samples": samples, "ood": ood, "likelihood": likelihood}
         scores = evaluate(nested, loader, **common)
         calibrated = None if calibration is None else evaluate(nested, loader, calibration=calibration, **common)
-        rows.append(WidthRow(cut_name(cut), cost(nested, cut, latency=True), scores, calibrated))
+        rows.append(WidthRow(cut_name(nested, cut), cost(nested, cut, latency=True), scores, calibrated))
     return rows
 
 
@@ -54,11 +53,11 @@ def widths_table(rows: Sequence[WidthRow]) -> str:
     return text_table(header, [[row.get(name, "-") for name in header] for row in found])
 
 
-def cut_name(cut: float | Cut) -> str:
-    """A cut in a few characters: a percentage, or its widths."""
-    if isinstance(cut, Cut):
-        return "-".join(str(width) for width in pytree.tree_leaves(list(cut.as_dict().values())))
-    return f"{cut:.4g}" if cut < 0.001 else f"{100 * cut:.4g}%"
+def cut_name(nested: Nested, cut: float | Cut) -> str:
+    """The share of its blocks that a cut keeps, on average over the groups: what is really run."""
+    widths = make_cut(nested.groups, cut)
+    shares = [widths[group.name] / group.num_blocks for group in nested.groups.free]
+    return f"{100 * sum(shares) / len(shares):.4g}%" if shares else "100%"
 
 
 def _cells(row: WidthRow) -> dict[str, str]:

@@ -21,7 +21,7 @@ from nestling.distributions import (
     log_uniform_kl,
     molchanov_kl,
 )
-from nestling.errors import ArgumentError, RangeError
+from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.network import Cut, Nested
 from nestling.network.cut import full_cut
 from nestling.network.nest import as_call
@@ -81,6 +81,8 @@ def elbo_terms(
     gave (``explore``, ``sandwich``: see ``draw_cut``) has none for them. With an ``order_weight`` the orders minimise
     NLL + order_weight * KL(order, prior) instead of the bound, in which the divergence of the weights pulls them too.
     """
+    if not isinstance(nested, Nested):
+        raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
     count("dataset_size", dataset_size, "how many examples the training set has")
     _check(kappa, weight_kl, prior_keep, order_weight, estimator, draws, (explore, coupled, sandwich))
     inputs, targets = _pair(batch)

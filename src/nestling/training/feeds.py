@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 from nestling import data
@@ -56,8 +57,9 @@ def _from_data(source: Data, recipe: Recipe) -> Feed:
     about = {
         "name": source.name,
         "task": source.task,
-        "fingerprint": source.fingerprint,
         "loaded_with": source.loaded_with,
+        "fingerprint": training_fingerprint(source),
+        "as_bytes": source.split("train").inputs.dtype == torch.uint8,
         "input_shape": list(source.input_shape),
         "classes": list(source.classes),
         "mean": list(source.mean),
@@ -70,6 +72,11 @@ def _from_data(source: Data, recipe: Recipe) -> Feed:
         LIKELIHOODS[source.task],
         about,
     )
+
+
+def training_fingerprint(source: Data) -> str:
+    """The fingerprint of what training sees: train and validation."""
+    return replace(source, test=None, held_out=None).fingerprint
 
 
 @dataclass(frozen=True)

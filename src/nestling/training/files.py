@@ -84,6 +84,10 @@ def write_whole(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        advice = "Check its permissions and the space on the disk."
+        raise RunError(path, f"can't be written ({error.strerror or error})", advice) from error
     except BaseException:
         part.unlink(missing_ok=True)
         raise

@@ -26,7 +26,16 @@ from nestling.training.files import (
     write_whole,
 )
 from nestling.training.recipe import Recipe
-from nestling.training.saving import WEIGHTS_FILE, describe, made_folder, packed, save, unpack
+from nestling.training.saving import (
+    GROUPS_FILE,
+    NETWORK_FILE,
+    WEIGHTS_FILE,
+    describe,
+    made_folder,
+    packed,
+    save,
+    unpack,
+)
 from nestling.version import __version__
 
 RECIPE_FILE = "recipe.json"
@@ -110,9 +119,10 @@ class RunFolder(Keeper):
     def begin(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
         """Go on with the same run, refuse another one, or start a fresh folder."""
         path = self.place / RECIPE_FILE
-        if not path.exists():
-            if (self.place / WEIGHTS_FILE).exists() or (self.place / CHECKPOINT_FILE).exists():
-                raise RunError(self.place, "holds a network but no recipe", "Choose another folder.")
+        begun = [file for file in (WEIGHTS_FILE, CHECKPOINT_FILE) if (self.place / file).exists()]
+        if not path.exists() and begun:
+            raise RunError(self.place, "holds a network but no recipe", "Choose another folder.")
+        if not begun:  # nothing, or a run that ended before it kept anything
             write_json(path, self._wanted | {"made_by": environment()})
             return None
         saved = read_json(path)
@@ -127,6 +137,9 @@ class RunFolder(Keeper):
             return None
         _, record = read_tensors(self.place / CHECKPOINT_FILE)
         state = state_of(self.place / CHECKPOINT_FILE, record)
+        for file in (NETWORK_FILE, GROUPS_FILE, WEIGHTS_FILE) if state.finished else ():
+            if not (self.place / file).exists():
+                raise RunError(self.place / file, "is missing, though the run is complete", "Train in another folder.")
         if not state.finished:
             state = read_checkpoint(self.place / CHECKPOINT_FILE, nested, optimiser)
         self.lines = _lines_until(self.place / LOG_FILE, state.epoch)

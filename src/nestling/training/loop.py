@@ -179,10 +179,7 @@ class Loop:
         return wanted == "bfloat16" or (wanted == "auto" and has_it)
 
     def _report(self, line: dict[str, Any]) -> str:
-        at = "  ".join(
-            f"{float(cut):.0%} " + (f"{own['accuracy']:.2%}" if "accuracy" in own else f"nll {own['nll']:.4f}")
-            for cut, own in line["validation"].items()
-        )
+        at = "  ".join(f"{100 * float(cut):.4g}% " + _headline(own) for cut, own in line["validation"].items())
         mark = "  best" if line["best"] else ""
         return f"epoch {line['epoch']}/{self.recipe.epochs}  loss {line['loss']:.4f}  validation {at}{mark}"
 
@@ -190,6 +187,14 @@ class Loop:
 def has_norms(nested: Nested) -> bool:
     """Whether a network has batch norms, whose statistics belong to a cut."""
     return any(isinstance(part, _BatchNorm) for part in nested.module.modules())
+
+
+def _headline(figures: dict[str, float]) -> str:
+    """The figure that people look at first."""
+    if "accuracy" in figures:
+        return f"{figures['accuracy']:.2%}"
+    name = "rmse" if "rmse" in figures else "nll"
+    return f"{name} {figures[name]:.4g}"
 
 
 def _figures(scores: Scores) -> dict[str, float]:

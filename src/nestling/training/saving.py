@@ -48,7 +48,9 @@ def load(folder: str | PathLike[str], module: nn.Module | None = None, *, trust:
     try:
         check_format(place / NETWORK_FILE, described["format"])
         nested = module if isinstance(module, Nested) else _nested_again(place, described, tensors, module, trust)
-        _check_groups(place, nested.groups, read_json(place / GROUPS_FILE)["groups"])
+        groups = read_json(place / GROUPS_FILE)
+        check_format(place / GROUPS_FILE, groups["format"])
+        _check_groups(place, nested.groups, groups["groups"])
         unpack(nested, tensors, record, place / WEIGHTS_FILE)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         if isinstance(error, NestlingError):
@@ -167,7 +169,9 @@ def _nested_again(
         source = Source(saved["name"], saved["options"])
         if source.is_code and not trust:
             wrong = f"is built by code of yours, {source.name}"
-            raise RunError(path, wrong, "Pass trust=True to run it, or the network itself: load(folder, module).")
+            raise RunError(
+                path, wrong, "Pass trust=True (--trust) to run it, or the network itself: load(folder, module)."
+            )
         module = models.build(source.name, **source.options).to(_dtype_of(tensors))
 
     def is_place(leaf: Any) -> bool:  # noqa: ANN401

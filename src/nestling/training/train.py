@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from nestling.data import Data
-from nestling.errors import ArgumentError, RunError
+from nestling.errors import ArgumentError, DtypeError, RunError
 from nestling.network import Cut, Nested, recalibrate
 from nestling.network.cut import make_cut
 from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_named
@@ -59,6 +59,7 @@ def train(
     *,
     out: str | PathLike[str] | None = None,
     likelihood: str | Likelihood | None = None,
+    starts_from: str | None = None,
     quiet: bool = False,
 ) -> Run:
     """Train a nested network in place by a recipe; return it with the weights that validated best.
@@ -66,11 +67,14 @@ def train(
     ``data`` is a data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. With
     ``out`` the run is a folder: given the same arguments again, a run that was stopped goes on where it was, and a
     complete one is read back. ``likelihood`` follows from the data set, and is categorical for loaders.
+    ``starts_from`` says which weights the network begins with, for the folder to tell one such run from another.
     """
+    if not isinstance(nested, Nested):
+        raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
     recipe = recipe or Recipe()
     feed = make_feed(data, recipe)
     model = likelihood_named(likelihood or feed.likelihood or "categorical")
-    about = feed.about | {"likelihood": model.name}
+    about = feed.about | {"likelihood": model.name, "starts_from": starts_from}
     keeper: Keeper = Memory() if out is None else RunFolder(Path(out), nested, recipe, about)
     loop = Loop(nested, feed, recipe, model, keeper)
     state = loop.run(quiet=quiet)
