@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import save_file
 
-from nestling import cli, commands
+from nestling import cli, commands, models
 from nestling.commands import Nesting
 from nestling.errors import NestlingError
 from nestling.training import Recipe
@@ -200,6 +202,62 @@ def test_train_evaluate_predict(nestling, place, tmp_path):
     assert (code, err) == (0, "")
     assert printed.splitlines()[2].startswith("one.png ")
     assert (tmp_path / "answers.csv").read_text().count("\n") == 2
+
+
+def test_predictions_are_the_same_each_time(nestling):
+    first, second = (nestling("predict", "run", "one.png", "--trust") for _ in range(2))
+    assert first == second
+    assert first[0] == 0
+
+
+def test_a_try_that_failed_does_not_block_its_folder(nestling, place):
+    code, _, _ = nestling("train", "mine.npz", "--out", "again", "--model", "vgg11", *SMALL)
+    assert code == 2
+    assert nestling("train", "mine.npz", "--out", "again", *SMALL)[0] == 0
+
+
+def test_nothing_to_cut_is_said(nestling):
+    assert "something to cut" in one_line(nestling("train", "mine.npz", "--out", "none", "--kinds", "head", *SMALL))
+
+
+def test_data_that_changed_is_noticed(nestling, place, tmp_path):
+    arrays = dict(np.load(place / "mine.npz"))
+    np.savez(tmp_path / "other.npz", **arrays)
+    assert nestling("train", tmp_path / "other.npz", "--out", tmp_path / "run", *SMALL)[0] == 0
+    np.savez(tmp_path / "other.npz", x=arrays["x"][::-1], y=arrays["y"])
+    assert "other data" in one_line(nestling("evaluate", tmp_path / "run"))
+
+
+def test_a_run_finds_its_data_from_anywhere(nestling, place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert nestling("evaluate", place / "run", "--trust", "--samples", "0")[0] == 0
+
+
+def test_images_for_a_network_that_was_trained_on_floats(nestling, place, tmp_path):
+    arrays = dict(np.load(place / "mine.npz"))
+    np.savez(tmp_path / "floats.npz", x=arrays["x"].astype(np.float32)[:, None], y=arrays["y"])
+    assert nestling("train", tmp_path / "floats.npz", "--out", tmp_path / "run", *SMALL)[0] == 0
+    assert "trained on floats" in one_line(nestling("predict", tmp_path / "run", "one.png"))
+
+
+def test_predict_reads_what_train_read(nestling):
+    code, printed, _ = nestling("predict", "run", "mine.npz", "--trust")
+    assert code == 0
+    assert len(printed.splitlines()) == 2 + 120
+
+
+def test_other_pretrained_weights_are_another_run(nestling, tmp_path):
+    torch.manual_seed(0)
+    net = models.build("mlp", in_features=16, num_classes=3)
+    save_file(net.state_dict(), tmp_path / "weights.safetensors")
+    words = ["train", "mine.npz", "--out", tmp_path / "run", *SMALL]
+    assert nestling(*words, "--pretrained", tmp_path / "weights.safetensors")[0] == 0
+    assert "starts_from" in one_line(nestling(*words))
+
+
+def test_code_that_breaks_is_one_line(nestling, place):
+    (place / "cli_broken.py").write_text("def f():\n    raise OSError('no such thing')\n1 / 0\n")
+    assert "ZeroDivisionError" in one_line(nestling("train", "mine.npz", "--out", "b", "--model", "cli_broken:f"))
 
 
 def test_code_of_one_s_own_runs_when_trusted(nestling):

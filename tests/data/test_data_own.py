@@ -93,6 +93,7 @@ BAD = {
     "text": ({"x": np.array(["a"] * 40), "y": LABELS}, "must be numbers"),
     "negative": ({"x": some_bytes(40, 5), "y": LABELS - 1}, "labels go down to -1"),
     "identifiers": ({"x": some_bytes(40, 5), "y": LABELS + 10**6}, "Number classes from 0"),
+    "masks of 0 and 255": ({"images": some_bytes(40, 5, 5), "masks": 255 * some_bytes(40, 5, 5).clip(0, 1)}, "0, 255"),
     "one-hot": ({"x": some_bytes(40, 5), "y": np.eye(4, dtype=int)[LABELS]}, r"int64 of shape \(40, 4\)"),
     "empty": ({"x": np.zeros((0, 5)), "y": np.zeros(0, int)}, "no examples"),
     "flat": ({"x": np.zeros(40), "y": LABELS}, r"shape \(40,\)"),

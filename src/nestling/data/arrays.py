@@ -63,17 +63,27 @@ def _inputs(x: NDArray[Any], where: str) -> Tensor:
 
 def _targets(y: NDArray[Any], where: str) -> Tensor:
     if y.ndim in (3, 4) and (y.dtype == np.uint8 or y.dtype.kind == "b"):
+        _check_numbers(y.astype(np.uint8), where)
         return as_tensor((y[:, None] if y.ndim == 3 else y).astype(np.uint8))
     if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind in "ui":
         y = y[:, 0]
     if y.ndim == 1 and y.dtype.kind in "ui":
         if y.min() < 0:
             raise DataError(f"{where}: labels go down to {y.min()}. Number classes from 0.")
+        _check_numbers(y, where)
         return torch.from_numpy(y.astype(np.int64))
     if y.ndim in (1, 2) and y.dtype.kind == "f" and y.size:
         return as_tensor(_finite(y.reshape(len(y), -1), f"{where}: targets"))
     needed = "whole numbers (N,), masks of bytes (N, H, W) or (N, R, H, W), or real numbers (N,) or (N, D)"
     raise DataError(f"{where}: targets are {y.dtype} of shape {y.shape}, but must be {needed}. Convert them.")
+
+
+def _check_numbers(labels: NDArray[Any], where: str) -> None:
+    """Refuse labels most of which would be classes without an example, such as masks of 0 and 255."""
+    found = np.unique(labels)
+    if found.size and int(found[-1]) + 1 > 2 * found.size:
+        values = ", ".join(map(str, found[:5].tolist())) + (", ..." if found.size > 5 else "")
+        raise DataError(f"{where}: labels are {values}, up to {found[-1]}. Number classes from 0, without gaps.")
 
 
 def _finite(values: NDArray[Any], what: str) -> NDArray[np.float32]:

@@ -149,6 +149,6 @@ def _downhill(num_blocks: int, num_always: int) -> Order:
 _ORDERS: dict[str, OrderMaker] = {
     "downhill": _downhill,
     "uniform": lambda num_blocks, num_always: Uniform(num_blocks, num_always=num_always),
-    "full": lambda num_blocks, num_always: Geometric(num_blocks, 1.0, num_always=num_always),
     "geometric": lambda num_blocks, num_always: Geometric(num_blocks, NESTED_KEEP_PROB, num_always=num_always),
+    "full": lambda num_blocks, num_always: Geometric(num_blocks, 1.0, num_always=num_always),
 }
