@@ -75,23 +75,15 @@ def nest(
     orders = {group.name: maker(group.num_blocks, group.num_always).to(device) for group in groups.free}
     nested = Nested(copy, groups, orders, runner, example=(args, kwargs), rescale=rescale)
     nested.training = module.training
-    nested.made_with = (
-        None
-        if callable(order) or rules
-        else {
-            "order": order,
-            "weights": weights,
-            "sampling": sampling,
-            "num_blocks": num_blocks,
-            "num_always": num_always,
-            "kinds": list(kinds),
-            "where": where,
-            "layers": layers,
-            "rescale": rescale,
-            "exclude": sorted(exclude),
-            "only": None if only is None else sorted(only),
-        }
-    )
+    given: dict[str, Any] = {
+        "weights": weights,
+        "sampling": sampling,
+        "num_blocks": num_blocks,
+        "num_always": num_always,
+    }
+    given |= {"kinds": list(kinds), "where": where, "layers": layers, "rescale": rescale}
+    given |= {"exclude": sorted(exclude), "only": None if only is None else sorted(only)}
+    nested.made_with = None if callable(order) or rules else {"order": order, **given}
     return nested
 
 
