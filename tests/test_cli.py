@@ -316,14 +316,14 @@ def test_options_of_train_arrive(nestling, noted):
         temperature=(0.9, 0.2),
     )
     assert function.given == ("mnist", "lenet_300_100", Path("runs/a"), nesting, recipe)
-    assert function.named == {"hold_out": (8, 9), "pretrained": Path("w.safetensors")}
+    assert function.named == {"hold_out": (8, 9), "pretrained": Path("w.safetensors"), "device": "auto"}
 
 
 def test_train_without_options_is_the_default_recipe(nestling, noted):
     function = noted(commands, "train")
     nestling("train", "digits", "--out", "a")
     assert function.given == ("digits", "mlp", Path("a"), Nesting(), Recipe())
-    assert function.named == {"hold_out": (), "pretrained": None}
+    assert function.named == {"hold_out": (), "pretrained": None, "device": "auto"}
 
 
 def test_every_entry_of_the_recipe_is_an_option(nestling):
@@ -336,7 +336,7 @@ def test_options_of_evaluate_and_predict_arrive(nestling, noted):
     function = noted(commands, "evaluate")
     nestling(*"evaluate runs/a --cuts 0.2 0.4 --ood kmnist --samples 3 --trust".split())
     assert function.given == (Path("runs/a"), (0.2, 0.4))
-    assert function.named == {"ood": "kmnist", "samples": 3, "trust": True}
+    assert function.named == {"ood": "kmnist", "samples": 3, "trust": True, "device": "auto"}
     function = noted(commands, "predict")
     nestling(*"predict runs/a b.png --cut 0.3 --samples 2 --coverage 0.8 --resize --out c.csv".split())
     assert function.given == (Path("runs/a"), Path("b.png"), 0.3, 2, 0.8)

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -330,12 +331,14 @@ def test_predict_at_a_new_cut_calibrates_it(run, tmp_path):
 
 
 def test_a_run_elsewhere_predicts_without_its_data(place, run, tmp_path):
-    saved = json.loads((run / "recipe.json").read_text())
-    saved["data"]["loaded_with"]["source"] = str(place / "gone.npz")
-    (run / "recipe.json").write_text(json.dumps(saved))
-    commands.predict(run, image_file(tmp_path / "a.png"), 1.0, 0, 0.9)
-    with pytest.raises(MissingError, match=r"gone\.npz"):
-        commands.evaluate(run, (1.0,))
+    source = Path(json.loads((run / "recipe.json").read_text())["data"]["loaded_with"]["source"])
+    source.rename(tmp_path / "elsewhere")
+    try:
+        commands.predict(run, image_file(tmp_path / "a.png"), 1.0, 0, 0.9)
+        with pytest.raises(MissingError, match=source.name):
+            commands.evaluate(run, (1.0,))
+    finally:
+        (tmp_path / "elsewhere").rename(source)
 
 
 def test_image_of_another_size(run, tmp_path):

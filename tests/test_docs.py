@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^ {4}nestling (.*?)(?: {2,}.*)?$", re.MULTILINE)
-LINK = re.compile(r"`((?:docs|src|benchmarks|experiments)/[\w./-]+)`|\]\((?!https?:|#)([\w./-]+)\)")
+LINK = re.compile(r"`((?:docs|src|benchmarks|experiments|examples)/[\w./-]+)`|\]\((?!https?:|#)([\w./-]+)\)")
 
 
 def what_a_reader_has():

@@ -21,7 +21,7 @@ FLOORS = [
     {"models", "data"},
     {"network"},
     {"distributions"},
-    {"arguments", "version"},
+    {"arguments", "processes", "seeding", "version"},
     {"errors"},
 ]
 MODULES = sorted(SOURCE.rglob("*.py"))

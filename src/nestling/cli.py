@@ -10,10 +10,12 @@ import tyro
 from tyro.conf import Positional, arg
 
 from nestling import commands
-from nestling.commands import Nesting
+from nestling.commands import Device, Nesting
 from nestling.demo import demo as show
-from nestling.errors import NestlingError
+from nestling.errors import NestlingError, ProcessError
+from nestling.processes import launched_rank
 from nestling.training import Recipe
+from nestling.training.stopping import Stopped
 from nestling.version import __version__
 
 RunPath = Annotated[Positional[Path], arg(metavar="RUN", help="Folder that `nestling train` wrote.")]
@@ -39,20 +41,23 @@ def train(
     model: str = "mlp",
     hold_out: tuple[int, ...] = (),
     pretrained: Path | None = None,
+    device: Device = "auto",
     nesting: Annotated[Nesting, arg(name="")] = Nesting(),  # noqa: B008 (frozen)
     recipe: Annotated[Recipe, arg(name="")] = Recipe(),  # noqa: B008 (frozen)
 ) -> None:
     """Train a network once, for every width; given again, a run that was stopped goes on.
 
     Example: nestling train mnist --model mlp --epochs 30 --out runs/mnist
+    On several processes or GPUs: torchrun --nproc-per-node 2 -m nestling train mnist --out runs/mnist
 
     Args:
         out: Folder of the run.
         model: Name of a network, or module:function of your own.
         hold_out: Classes to leave out, for tests on strange data.
         pretrained: Weights to start from, a .safetensors file with the network's own names.
+        device: auto takes a GPU where there is one.
     """
-    print(commands.train(data, model, out, nesting, recipe, hold_out=hold_out, pretrained=pretrained))
+    _show(commands.train(data, model, out, nesting, recipe, hold_out=hold_out, pretrained=pretrained, device=device))
 
 
 def evaluate(
@@ -61,6 +66,7 @@ def evaluate(
     cuts: tuple[float, ...] = (),
     ood: str | None = None,
     samples: int = 6,
+    device: Device = "auto",
     trust: Trust = False,
 ) -> None:
     """Score a run on its test data at any widths, and keep the figures in its scores.json.
@@ -71,8 +77,9 @@ def evaluate(
         cuts: Fractions to cut to; none for those of the recipe.
         ood: Data set that the uncertainty should tell from the run's own; the held-out classes if there are some.
         samples: Draws of the weights to average over; 0 for their means.
+        device: auto takes a GPU where there is one.
     """
-    print(commands.evaluate(run, cuts, ood=ood, samples=samples, trust=trust))
+    _show(commands.evaluate(run, cuts, ood=ood, samples=samples, trust=trust, device=device))
 
 
 def predict(
@@ -115,9 +122,28 @@ def main() -> None:
     about = f"nestling {__version__}: one training run, every size."
     try:
         tyro.extras.subcommand_cli_from_dict(functions, prog="nestling", description=about)
-    except NestlingError as error:
-        print(f"nestling: {' '.join(str(error).split())}", file=sys.stderr)
+    except ProcessError as error:
+        _say(error, only_first=True)
         sys.exit(2)
+    except NestlingError as error:
+        _say(error)
+        sys.exit(2)
+    except Stopped as error:
+        _say(error, only_first=True)
+        sys.exit(128 + error.signal)
     except KeyboardInterrupt:
-        print("nestling: stopped. `train` goes on from its last checkpoint when given again.", file=sys.stderr)
+        _say("stopped.", only_first=True)
         sys.exit(130)
+
+
+def _show(text: str) -> None:
+    """Print what a command found, in the first process alone."""
+    if not launched_rank():
+        print(text)
+
+
+def _say(message: object, *, only_first: bool = False) -> None:
+    """Print one line about what ended a command; a process that is not the first says which it is."""
+    rank = f" (rank {launched_rank()})" if launched_rank() else ""
+    if not (rank and only_first):
+        print(f"nestling{rank}: {' '.join(str(message).split())}", file=sys.stderr, flush=True)

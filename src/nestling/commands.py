@@ -18,11 +18,12 @@ from nestling import models
 from nestling.data import Data
 from nestling.data.inputs import read_inputs
 from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
-from nestling.network import nest
+from nestling.network import Nested, nest
 from nestling.network.cut import make_cut
 from nestling.network.group import Kind
 from nestling.prediction import ClassPrediction, Prediction, RegressionPrediction
 from nestling.prediction import predict as run_prediction
+from nestling.processes import connected, local_rank
 from nestling.report import score_widths, text_table, widths_table
 from nestling.training import Recipe, Run, open_run
 from nestling.training import train as run_training
@@ -31,6 +32,7 @@ from nestling.training.files import write_json, write_whole
 from nestling.training.train import prepared
 
 _BATCH = 500
+Device = Literal["auto", "cpu", "cuda"]
 
 
 @dataclass(frozen=True)
@@ -70,43 +72,64 @@ def train(
     *,
     hold_out: Sequence[int] = (),
     pretrained: Path | None = None,
+    device: Device = "auto",
 ) -> str:
     """Load, build, nest, train; the table of validation is in the log, so the text says where things are."""
-    loaded = sets.load(source, hold_out=hold_out, seed=recipe.seed, splits=("train", "validation"))
-    network = _built(model, loaded, recipe.seed)
-    if pretrained is not None:
-        load_weights(network, pretrained)
-    nested = nest(network, torch.zeros(2, *loaded.input_shape), **nesting.options())
-    print(nested.groups, flush=True)
-    if not nested.groups.free:
-        given, needed = f"{model} with kinds {', '.join(nesting.kinds)}", "a network with something to cut"
-        raise RangeError("model", given, needed, "The table above says what is frozen, and why.")
-    starts_from = None if pretrained is None else hashlib.sha256(pretrained.read_bytes()).hexdigest()
-    run_training(nested, loaded, recipe, out=out, starts_from=starts_from)
+
+    def prepare() -> tuple[Data, Nested]:
+        loaded = sets.load(source, hold_out=hold_out, seed=recipe.seed, splits=("train", "validation"))
+        network = _built(model, loaded, recipe.seed)
+        if pretrained is not None:
+            load_weights(network, pretrained)
+        return loaded, nest(network, torch.zeros(2, *loaded.input_shape), **nesting.options()).to(chosen(device))
+
+    with connected() as processes:
+        loaded, nested = processes.agree(prepare)
+        if processes.is_first:
+            print(nested.groups, flush=True)
+        if not nested.groups.free:
+            given, needed = f"{model} with kinds {', '.join(nesting.kinds)}", "a network with something to cut"
+            raise RangeError("model", given, needed, "The table above says what is frozen, and why.")
+        starts_from = None if pretrained is None else hashlib.sha256(pretrained.read_bytes()).hexdigest()
+        run_training(nested, loaded, recipe, out=out, starts_from=starts_from)
     trust = " --trust" if ":" in model else ""
     return f"{out} is complete. Next: nestling evaluate {out}{trust}"
 
 
 def evaluate(
-    folder: Path, cuts: Sequence[float], *, ood: str | None = None, samples: int = 6, trust: bool = False
+    folder: Path,
+    cuts: Sequence[float],
+    *,
+    ood: str | None = None,
+    samples: int = 6,
+    trust: bool = False,
+    device: Device = "auto",
 ) -> str:
     """Score a run at cuts, which are recalibrated and calibrated first where they are new, and note the figures."""
-    run = open_run(folder, trust=trust)
-    loaded = _data_of(run)
-    by_cut = {make_cut(run.nested.groups, cut): cut for cut in sorted(set(cuts or run.recipe.cuts), reverse=True)}
-    wanted = sorted(by_cut.values())
-    run = prepared(run, wanted, loaded)
-    strange = _strange(loaded, ood)
-    rows = score_widths(
-        run.nested,
-        loaded.batches("test", _BATCH),
-        wanted,
-        ood=strange,
-        samples=samples,
-        likelihood=run.likelihood,
-        calibrations=[own if samples else None for own in map(run.calibration, wanted)],
-    )
-    write_json(folder / "scores.json", {"data": loaded.name, "samples": samples, "rows": [r.to_dict() for r in rows]})
+
+    def prepare() -> tuple[Run, Data, Any, list[float]]:
+        run = open_run(folder, trust=trust)
+        run.nested.to(chosen(device))
+        loaded = _data_of(run)
+        by_cut = {make_cut(run.nested.groups, cut): cut for cut in sorted(set(cuts or run.recipe.cuts), reverse=True)}
+        return run, loaded, _strange(loaded, ood), sorted(by_cut.values())
+
+    with connected() as processes:
+        run, loaded, strange, wanted = processes.agree(prepare)
+        run = prepared(run, wanted, loaded, processes)
+        rows = score_widths(
+            run.nested,
+            loaded.batches("test", _BATCH),
+            wanted,
+            ood=strange,
+            samples=samples,
+            likelihood=run.likelihood,
+            calibrations=[own if samples else None for own in map(run.calibration, wanted)],
+            spread=processes.count > 1,
+        )
+        if processes.is_first:
+            figures = {"data": loaded.name, "samples": samples, "rows": [row.to_dict() for row in rows]}
+            write_json(folder / "scores.json", figures)
     return widths_table(rows)
 
 
@@ -163,6 +186,15 @@ def data() -> str:
         rows.append([own.name, own.task, here, count, where])
     folder = f"Data is looked for in {sets.data_root()} ($NESTLING_DATA), and fetched into it where there is a network."
     return text_table(["name", "task", "splits", "examples", "where"], rows) + f"\n\n{folder}"
+
+
+def chosen(device: Device) -> torch.device:
+    """The device that is meant; auto is a GPU where there is one, of several processes each its own."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ArgumentError("device", "cuda", "cpu where torch finds no GPU", "Check torch.cuda.is_available().")
+    if device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank())
 
 
 def load_weights(network: nn.Module, path: Path) -> None:

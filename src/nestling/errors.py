@@ -46,11 +46,19 @@ class RunError(NestlingError):
         super().__init__(f"{path}: {wrong}. {advice}")
 
 
-class DivergenceError(NestlingError):
-    """Training that left the finite numbers: the ``step``, the ``place`` that did first, and ``advice``."""
+class ProcessError(NestlingError):
+    """A run of several processes that can't go on because of another one of them."""
 
-    def __init__(self, step: int, place: str, advice: str) -> None:
+
+class DivergenceError(NestlingError):
+    """Training that left the finite numbers: the ``step``, the ``place`` that did first, and ``advice``.
+
+    ``in_data`` says that it is the data's fault, so that no other way of training would help.
+    """
+
+    def __init__(self, step: int, place: str, advice: str, in_data: bool = False) -> None:
         self.step = step
         self.place = place
         self.advice = advice
+        self.in_data = in_data
         super().__init__(f"step {step}: NaN or infinity in {place}. {advice}")

@@ -117,8 +117,19 @@ def test_shards_make_up_the_batch(world, drop_last, augment):
     some = batches(shuffle=True, augment=augment, drop_last=drop_last)
     some.set_epoch(2)
     ranks = [list(some.shard(rank, world)) for rank in range(world)]
-    joined = [tuple(torch.cat(sides) for sides in zip(*pieces, strict=True)) for pieces in zip(*ranks, strict=True)]
+    joined = [tuple(map(interleaved, zip(*pieces, strict=True))) for pieces in zip(*ranks, strict=True)]
     assert same(joined, some)
+    for number, (x, _) in enumerate(some):  # a part of a rank's rows is its share of that part of the batch
+        half = len(x) // 2 // world * world
+        assert torch.equal(interleaved([ranks[rank][number][0][: half // world] for rank in range(world)]), x[:half])
+
+
+def interleaved(pieces):
+    """The rows of all pieces, one of each in turn."""
+    whole = pieces[0].new_empty(sum(map(len, pieces)), *pieces[0].shape[1:])
+    for number, piece in enumerate(pieces):
+        whole[number :: len(pieces)] = piece
+    return whole
 
 
 def padded_crops(image, mirrored):
@@ -186,7 +197,7 @@ def test_a_grader_is_taken_at_random():
     assert torch.equal(y.amin((1, 2)), y.amax((1, 2)))
     assert (torch.bincount(y[:, 0, 0]) > 60).all()
     shards = [next(iter(some.shard(rank, 2)))[1] for rank in (0, 1)]
-    assert torch.equal(torch.cat(shards), y)
+    assert torch.equal(interleaved(shards), y)
 
 
 @pytest.mark.parametrize(

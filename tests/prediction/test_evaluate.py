@@ -47,7 +47,8 @@ def batches(*tensors, size=100):
 
 def test_scores_are_those_of_scikit_learn(network, digits):
     x, y, foreign = digits[0][700:], digits[1][700:], digits[2]
-    found = evaluate(network, batches(x, y), cut=0.5, samples=3, ood=batches(foreign), seed=4)
+    torch.manual_seed(4)
+    found = evaluate(network, batches(x, y), cut=0.5, samples=3, ood=batches(foreign), seed=None)
     torch.manual_seed(4)
     parts = [predict(network, part, cut=0.5, samples=3) for (part,) in batches(x)]
     others = [predict(network, part, cut=0.5, samples=3) for (part,) in batches(foreign)]
@@ -136,7 +137,8 @@ def test_segmentation(raters):
     x = torch.randn(5, 1, 4, 4, generator=generator)
     shape = (5, 4, 4) if raters is None else (5, raters, 4, 4)
     y = torch.randint(2, shape, generator=generator)
-    found = evaluate(network, batches(x, y, size=2), samples=4, seed=1, ood=batches(3 * x, size=2))
+    torch.manual_seed(1)
+    found = evaluate(network, batches(x, y, size=2), samples=4, seed=None, ood=batches(3 * x, size=2))
     torch.manual_seed(1)
     parts = [predict(network, part, samples=4, keep_samples=True) for (part,) in batches(x, size=2)]
     rated = y if raters else y.unsqueeze(1)

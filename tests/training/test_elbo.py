@@ -178,7 +178,9 @@ def test_masked_estimators_are_a_masked_network_with_the_expected_divergence(est
     nested = network().eval()
     hand, asked = ByHand(nested), []
     for order in nested.orders.values():
-        order.rsample = lambda *, hard, order=order: asked.append(hard) or order.keep_probs().square()
+        order.rsample = lambda _shape, _generator, *, hard, order=order: (
+            asked.append(hard) or order.keep_probs().square()
+        )
     options = {"kappa": 0.3, "prior_keep": PRIOR, "order_weight": order_weight}
     terms = elbo_terms(nested, (X, Y), dataset_size=N, estimator=estimator, **options)
     masks = [own.square() for own in hand.keep_probs()]

@@ -21,6 +21,7 @@ BAD = {
     "samples": NO_COUNT,
     "recalibration_batches": NO_COUNT,
     "patience": ["1", True, 0, 2.5],
+    "step_back": ["1", True, -1, 2.5],
     "seed": ["1", None, True, -1, 2**31, 0.5],
     "optimiser": NO_WORD,
     "schedule": NO_WORD,
@@ -46,6 +47,7 @@ BAD = {
     "temperature": [[1.0, 0.3], 0.5, (0.0, 1.0), (1.0, math.inf), (1.0, None)],
 }
 CHANGED = {
+    "step_back": 3,
     "epochs": 7,
     "batch_size": 3,
     "seed": 2**31 - 1,

@@ -1,6 +1,7 @@
 """Runs that were stopped anywhere and begun again, against one that was not."""
 
 import os
+import shutil
 import sys
 from copy import deepcopy
 
@@ -117,7 +118,7 @@ def swept(tmp_path_factory):
         for at in range(1, len(calls) + 1):
             interrupted(monkeypatch, "mlp", place / str(at), files.os, "replace", at)
             again[at] = run("mlp", place / str(at))
-            assert not list((place / str(at)).glob(".*"))
+            assert [own.name for own in (place / str(at)).glob(".*")] == [".lock"]
     assert len(again) > 10
     return expected, again
 
@@ -169,12 +170,15 @@ def test_a_checkpoint_of_another_network_is_refused(monkeypatch, tmp_path):
     for changed in (
         ({own: tensor for own, tensor in tensors.items() if own != name}, record),
         (tensors | {name: torch.zeros(3)}, record),
-        ({own: tensor for own, tensor in tensors.items() if own != "random"}, record),
-        (tensors | {"random": torch.zeros(3, dtype=torch.uint8)}, record),
         (tensors | {"optimiser.x.y": torch.zeros(3)}, record),
+        (tensors | {"optimiser.99.step": torch.zeros(())}, record),
+        (tensors | {"optimiser.0.exp_avg": torch.zeros(3)}, record),
+        (tensors | {"optimiser.0.exp_avg": tensors["optimiser.0.exp_avg"].double()}, record),
+        ({own: tensor for own, tensor in tensors.items() if own != "optimiser.0.exp_avg"}, record),
         (tensors, {key: value for key, value in record.items() if key != "state"}),
         (tensors, record | {"state": {}}),
     ):
+        (tmp_path / "checkpoint.previous.safetensors").unlink(missing_ok=True)
         write_tensors(path, *changed)
         with pytest.raises(RunError, match=r"checkpoint\.safetensors"):
             run("mlp", tmp_path)
@@ -194,17 +198,63 @@ def test_a_checkpoint_whose_record_is_odd_is_refused(monkeypatch, tmp_path, chan
         record["state"] = dict.fromkeys(record["state"], "x")
     else:
         record["state"]["batch"] = 10**6
+    (tmp_path / "checkpoint.previous.safetensors").unlink()
     write_tensors(path, tensors, record)
     with pytest.raises(RunError):
         run("mlp", tmp_path)
 
 
-def test_a_damaged_checkpoint_is_refused_not_passed_over(monkeypatch, tmp_path):
-    interrupted(monkeypatch, "mlp", tmp_path, Loop, "_step", 5)
-    path = tmp_path / "checkpoint.safetensors"
+def damage(path):
     path.write_bytes(path.read_bytes()[:-5])
+
+
+def test_the_checkpoint_before_a_damaged_one_is_used(monkeypatch, tmp_path, whole, capsys):
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    interrupted(monkeypatch, "mlp", tmp_path, Loop, "_step", 5)
+    damage(tmp_path / "checkpoint.safetensors")
+    steps = []
+    real = Loop._step
+    monkeypatch.setattr(Loop, "_step", lambda self, batch: steps.append(self.state.step) or real(self, batch))
+    nested, data = MAKERS["mlp"]()
+    check_same(train(nested, data, RECIPES["mlp"], out=tmp_path), whole["mlp"])
+    assert steps == [3, 4, 5]
+    said = capsys.readouterr().err.splitlines()[0]
+    assert "checkpoint.safetensors: is" in said
+    assert said.endswith("Going on from the checkpoint before it.")
+
+
+def test_two_damaged_checkpoints_are_refused(monkeypatch, tmp_path):
+    interrupted(monkeypatch, "mlp", tmp_path, Loop, "_step", 5)
+    for name in ("checkpoint.safetensors", "checkpoint.previous.safetensors"):
+        damage(tmp_path / name)
     with pytest.raises(RunError, match=r"checkpoint\.safetensors"):
         run("mlp", tmp_path)
+
+
+def test_the_one_before_is_enough(monkeypatch, tmp_path, whole):
+    """As after a kill between the two moves of a checkpoint."""
+    interrupted(monkeypatch, "mlp", tmp_path, Loop, "_step", 5)
+    (tmp_path / "checkpoint.safetensors").rename(tmp_path / "checkpoint.previous.safetensors")
+    check_same(run("mlp", tmp_path), whole["mlp"])
+    assert not (tmp_path / "checkpoint.previous.safetensors").exists()
+
+
+def test_files_of_another_run_are_refused(monkeypatch, tmp_path):
+    """Each is whole and fits the network: only who wrote it differs."""
+    for name, recipe in (("one", RECIPE), ("two", RECIPE.but(seed=1))):
+        train(nested_mlp(), (examples(), examples(seed=3)), recipe, out=tmp_path / name, quiet=True)
+    for file in ("model.safetensors", "calibration.json", "recipe.json"):
+        place = tmp_path / f"mixed {file}"
+        shutil.copytree(tmp_path / "one", place)
+        shutil.copy(tmp_path / "two" / file, place)
+        with pytest.raises(RunError, match=f"{file}|model.safetensors"):
+            open_run(place)
+    interrupted(monkeypatch, "mlp", tmp_path / "three", Loop, "_step", 5)
+    tensors, record = read_tensors(tmp_path / "three" / "checkpoint.safetensors")
+    for name in ("checkpoint.safetensors", "checkpoint.previous.safetensors"):
+        write_tensors(tmp_path / "three" / name, tensors, record | {"run": "0" * 64})
+    with pytest.raises(RunError, match="another run"):
+        run("mlp", tmp_path / "three")
 
 
 def test_an_optimisers_state_is_all_there(monkeypatch, tmp_path):

@@ -71,11 +71,14 @@ def test_json_and_back(tmp_path):
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_numbers_that_json_has_not_are_never_written(tmp_path, number):
-    write_json(tmp_path / "a", 1)
-    for write in (lambda: write_json(tmp_path / "a", number), lambda: write_tensors(tmp_path / "a", {}, {"x": number})):
+    write_json(tmp_path / "a", {"x": 1})
+    for write in (
+        lambda: write_json(tmp_path / "a", {"x": number}),
+        lambda: write_tensors(tmp_path / "a", {}, {"x": number}),
+    ):
         with pytest.raises(ValueError, match="JSON"):
             write()
-    assert read_json(tmp_path / "a") == 1
+    assert read_json(tmp_path / "a") == {"x": 1}
 
 
 @pytest.mark.parametrize("function", ["replace", "fsync"])
@@ -153,11 +156,12 @@ def test_numbers_that_were_exchanged_are_noticed(good):
 METADATA = {
     "none": None,
     "foreign": {"format": "pt"},
-    "newer": {"format": str(files.FORMAT + 1), "record": "{}", "sha256": ""},
-    "older": {"format": "0", "record": "{}", "sha256": ""},
-    "no record": {"format": str(files.FORMAT), "sha256": ""},
-    "no checksum": {"format": str(files.FORMAT), "record": "{}"},
-    "other checksum": {"format": str(files.FORMAT), "record": "{}", "sha256": "0" * 64},
+    "newer": {"format": files.FORMAT + 1, "record": "{}", "sha256": ""},
+    "older": {"format": 0, "record": "{}", "sha256": ""},
+    "a text": {"format": str(files.FORMAT), "record": "{}", "sha256": ""},
+    "no record": {"format": files.FORMAT, "sha256": ""},
+    "no checksum": {"format": files.FORMAT, "record": "{}"},
+    "other checksum": {"format": files.FORMAT, "record": "{}", "sha256": "0" * 64},
 }
 
 
@@ -195,6 +199,12 @@ NO_JSON = {
     "two": b"{}{}",
     "pickle": b"\x80\x04}.",
     "digits": b"1" * 10_000,
+    "too large": b'{"lr": 1e999}',
+    "no object": b"[]",
+    "no format": b"{}",
+    "no checksum": b'{"format": 1}',
+    "a wrong checksum": b'{"format": 1, "sha256": "0"}',
+    "a checksum of another kind": b'{"format": 1, "sha256": [3]}',
 }
 
 
@@ -202,6 +212,24 @@ NO_JSON = {
 def test_what_is_no_json(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
     refused(read_json, tmp_path / "a")
+
+
+def test_json_with_a_bit_flipped_anywhere(tmp_path):
+    write_json(tmp_path / "a", {"lr": 0.25, "names": ["x", "ü"], "none": None})
+    content = (tmp_path / "a").read_bytes()
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        (tmp_path / "a").write_bytes(damaged)
+        if damaged.translate(None, b" \n\r\t") != content.translate(None, b" \n\r\t"):
+            refused(read_json, tmp_path / "a")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of another system")
+@pytest.mark.parametrize("read", [read_json, read_tensors])
+def test_a_pipe_is_not_waited_for(tmp_path, read):
+    os.mkfifo(tmp_path / "a")
+    assert "not a plain file" in refused(read, tmp_path / "a")
 
 
 def test_a_huge_file_is_not_read(tmp_path, monkeypatch):
@@ -228,5 +256,5 @@ def test_two_writers_do_not_meet(tmp_path):
     """A file that is being written has a name of its own, and what is left of a killed writer is in no one's way."""
     (tmp_path / ".a.other.part").write_bytes(b"half")
     write_json(tmp_path / "a", {"x": 1})
-    assert json.loads((tmp_path / "a").read_text()) == {"x": 1}
+    assert read_json(tmp_path / "a") == {"x": 1}
     assert (tmp_path / ".a.other.part").read_bytes() == b"half"

@@ -1,6 +1,5 @@
 """Networks that were saved and loaded, against themselves, and folders that do not fit."""
 
-import json
 import shutil
 import sys
 from copy import deepcopy
@@ -13,6 +12,7 @@ from torch import nn
 import nestling as nl
 from nestling.errors import NestlingError, RunError
 from nestling.training import load, save
+from nestling.training.files import read_tensors, write_tensors
 
 CUTS = (0.1, 0.5, 1.0)
 SMALL = {"num_blocks": 3, "num_always": 1}
@@ -152,7 +152,7 @@ def test_a_network_of_the_librarys_is_built_by_its_name(tmp_path):
     assert torch.equal(loaded(normal(5, 4)), nested(normal(5, 4)))
     assert loaded.made_with == nested.made_with
     save(loaded, tmp_path / "again")
-    for name in ("network.json", "groups.json"):
+    for name in ("groups.json", "model.safetensors"):
         assert (tmp_path / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
 
@@ -338,11 +338,11 @@ def test_a_module_whose_code_has_moved_down_a_line(tmp_path, monkeypatch):
     sys.modules.pop("my_net_41c", None)
 
 
-def damaged(saved, place, file, change):
-    """A copy of a folder in which one JSON file is changed."""
+def damaged(saved, place, part, change):
+    """A copy of a folder in which a part of the record beside the weights is changed, checksum and all."""
     shutil.copytree(saved, place)
-    content = json.loads((place / file).read_text())
-    (place / file).write_text(json.dumps(change(content)))
+    tensors, record = read_tensors(place / "model.safetensors")
+    write_tensors(place / "model.safetensors", tensors, record | {part: change(record[part])})
     return place
 
 
@@ -371,50 +371,61 @@ def having(value, *path):
 
 
 DAMAGE = {
-    **{f"network without {key}": ("network.json", without(key)) for key in ("format", "model", "nest", "example")},
-    "network is a list": ("network.json", having([])),
-    "network is nothing": ("network.json", having(None)),
-    "other format": ("network.json", having(2, "format")),
-    "nest is a number": ("network.json", having(3, "nest")),
-    "nest with other options": ("network.json", having({"depth": 3}, "nest")),
-    "nest with a bad option": ("network.json", having(0, "nest", "num_blocks")),
-    "nest with odd blocks": ("network.json", having("many", "nest", "num_blocks")),
-    "other blocks": ("network.json", having(2, "nest", "num_blocks")),
-    "example without args": ("network.json", without("example", "args")),
-    "example is a text": ("network.json", having("x", "example")),
-    "example of another tensor": ("network.json", having([{"tensor": 7}], "example", "args")),
-    "groups missing": ("groups.json", without("groups")),
-    "groups is a list": ("groups.json", having([])),
-    "no group": ("groups.json", having([], "groups")),
-    "a group without slices": ("groups.json", without("groups", 0, "slices")),
-    "a group of another size": ("groups.json", having(5, "groups", 0, "size")),
+    **{f"network without {key}": ("network", without(key)) for key in ("model", "nest", "example")},
+    "network is a list": ("network", having([])),
+    "network is nothing": ("network", having(None)),
+    "nest is a number": ("network", having(3, "nest")),
+    "nest with other options": ("network", having({"depth": 3}, "nest")),
+    "nest with a bad option": ("network", having(0, "nest", "num_blocks")),
+    "nest with odd blocks": ("network", having("many", "nest", "num_blocks")),
+    "other blocks": ("network", having(2, "nest", "num_blocks")),
+    "example without args": ("network", without("example", "args")),
+    "example is a text": ("network", having("x", "example")),
+    "example of another tensor": ("network", having([{"tensor": 7}], "example", "args")),
+    "groups is nothing": ("groups", having(None)),
+    "no group": ("groups", having([])),
+    "a group without slices": ("groups", without(0, "slices")),
+    "a group of another size": ("groups", having(5, 0, "size")),
+    "a huge size": ("network", having(10**12, "nest", "num_blocks")),
+    "no cuts": ("cuts", having(None)),
+    "cuts of other groups": ("cuts", having([{"x": 3}])),
 }
 
 
-@pytest.mark.parametrize(("file", "change"), DAMAGE.values(), ids=DAMAGE.keys())
-def test_a_folder_that_does_not_hang_together(saved, tmp_path, file, change):
+@pytest.mark.parametrize(("part", "change"), DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_folder_that_does_not_hang_together(saved, tmp_path, part, change):
     module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
     load(saved, module)
     with pytest.raises(RunError) as caught:
-        load(damaged(saved, tmp_path / "damaged", file, change), module)
+        load(damaged(saved, tmp_path / "damaged", part, change), module)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "model", [{}, {"name": "mlp"}, {"name": "mpl", "options": {}}, 3, "mlp", {"name": 3, "options": {}}]
+    "model",
+    [
+        *({}, {"name": "mlp"}, {"name": "mpl", "options": {}}, 3, "mlp", {"name": 3, "options": {}}),
+        {"name": "mlp", "options": {"hidden": [6, 60_000, 60_000, 5]}},  # 14 GB, if it were built
+        {"name": "mlp", "options": {"hidden": [10**15]}},
+        {"name": "mlp", "options": {"hidden": "abc"}},
+        {"name": "mlp", "options": {"hidden": [-3]}},
+        {"name": "os:system", "options": {"command": "false"}},
+    ],
 )
 def test_a_model_that_can_not_be_built(tmp_path, model):
     save(nested_mlp(), tmp_path / "good")
     with pytest.raises(NestlingError):
-        load(damaged(tmp_path / "good", tmp_path / "bad", "network.json", having(model, "model")))
+        load(damaged(tmp_path / "good", tmp_path / "bad", "network", having(model, "model")))
 
 
-@pytest.mark.parametrize("file", ["network.json", "groups.json", "model.safetensors"])
-def test_a_file_that_is_missing(saved, tmp_path, file):
+def test_the_weights_file_is_all_there_is_to_it(saved, tmp_path):
+    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
     shutil.copytree(saved, tmp_path / "copy")
-    (tmp_path / "copy" / file).unlink()
-    with pytest.raises(RunError, match=file):
-        load(tmp_path / "copy", nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)))
+    (tmp_path / "copy" / "groups.json").unlink()
+    assert same_tensors(load(tmp_path / "copy", module).state_dict(), load(saved, module).state_dict())
+    (tmp_path / "copy" / "model.safetensors").unlink()
+    with pytest.raises(RunError, match=r"model\.safetensors"):
+        load(tmp_path / "copy", module)
 
 
 def test_no_folder(tmp_path):

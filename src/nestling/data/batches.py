@@ -9,9 +9,9 @@ from torch import Tensor
 
 from nestling.arguments import count
 from nestling.data.augmentation import Augment, Moves, checked, draw, move
-from nestling.data.seeding import Purpose, generator
 from nestling.data.split import Split
 from nestling.errors import ArgumentError, RangeError
+from nestling.seeding import Purpose, generator
 
 Grader = Literal["all", "random"]
 Batch = tuple[Tensor, Tensor]
@@ -63,6 +63,11 @@ class Batches:
         return self.from_batch(0)
 
     @property
+    def is_apart(self) -> bool:
+        """Whether ranks have batches of their own by other means than ``shard``."""
+        return False
+
+    @property
     def dataset_size(self) -> int:
         """How many examples the split has, on all ranks together."""
         return len(self.split)
@@ -79,9 +84,10 @@ class Batches:
         return (self._batch(order, epoch, index) for index in range(first, len(self)))
 
     def shard(self, rank: int, world: int) -> "Batches":
-        """The same batches, of which rank ``rank`` of ``world`` gets its own consecutive rows.
+        """The same batches, of which rank ``rank`` of ``world`` gets every ``world``-th row, from its own number on.
 
-        Every rank gets as many rows where ``world`` divides the batch; ask for ``drop_last`` where that matters.
+        Every rank gets as many rows where ``world`` divides the batch; ask for ``drop_last`` where that matters. The
+        first half of a rank's rows is its share of the first half of the batch, and so for any part.
         """
         count("world", world, "how many processes share the batches")
         if not 0 <= rank < world:
@@ -98,7 +104,7 @@ class Batches:
 
     def _batch(self, order: Tensor, epoch: int, index: int) -> Batch:
         examples = order[index * self.batch_size : (index + 1) * self.batch_size]
-        rows = slice(len(examples) * self.rank // self.world, len(examples) * (self.rank + 1) // self.world)
+        rows = slice(self.rank, None, self.world)
         noise = generator(Purpose.AUGMENT, self.seed, epoch, index)
         moves = draw(self.augment, len(examples), noise).rows(rows)
         part = self.split.subset(examples[rows])

@@ -5,27 +5,31 @@ from itertools import chain, islice
 from typing import Any, cast
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from nestling.data.batches import Batch
-from nestling.data.seeding import Purpose, mixed
-from nestling.errors import ArgumentError
+from nestling.errors import ArgumentError, RangeError
+from nestling.seeding import Purpose, mixed
 
 
 class DatasetBatches:
     """The batches of ``loader`` as they are: neither normalised nor augmented by us.
 
     The order of a shuffling loader without a generator of its own follows from (seed, epoch). Passes that start later
-    skip batches after loading them. Randomness inside the user's data set stays the user's.
+    skip batches after loading them. Randomness inside the user's data set stays the user's. Of ``world`` ranks each
+    loads the whole batch and takes its rows, unless the loader has a DistributedSampler, which gives each its own.
     """
 
-    def __init__(self, loader: "DataLoader[Any]", *, seed: int = 0) -> None:
+    def __init__(self, loader: "DataLoader[Any]", *, seed: int = 0, rank: int = 0, world: int = 1) -> None:
         if loader.batch_size is None or not isinstance(loader.dataset, Sized):
             needed = "a DataLoader with a batch_size, over a Dataset with a length"
             raise ArgumentError("loader", "one without", needed, "Pass batch_size=, and give the Dataset a __len__.")
         self.loader = loader
         self.seed = seed
+        self.rank, self.world = rank, world
         self.epoch = 0
         self.batch_size: int = loader.batch_size
         self.drop_last: bool = loader.drop_last
@@ -49,4 +53,20 @@ class DatasetBatches:
             torch.manual_seed(mixed(Purpose.LOADER, self.seed, self.epoch))
             batches = iter(self.loader)
             begun = list(islice(batches, 1))  # a loader draws its order when its first batch is asked for
-        return cast(Iterator[Batch], islice(chain(begun, batches), first, None))
+        left = cast(Iterator[Batch], islice(chain(begun, batches), first, None))
+        return left if self.world == 1 or self.is_apart else map(self._rows, left)
+
+    def shard(self, rank: int, world: int) -> "DatasetBatches":
+        """The same batches, of which rank ``rank`` of ``world`` gets every ``world``-th row."""
+        if self.batch_size < world and not self.is_apart:
+            raise RangeError("world", world, f"at most the batch size, {self.batch_size}", "Use larger batches.")
+        return DatasetBatches(self.loader, seed=self.seed, rank=rank, world=world)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether ranks have batches of their own by other means than ``shard``."""
+        return isinstance(self.loader.sampler, DistributedSampler)
+
+    def _rows(self, batch: Batch) -> Batch:
+        own: Batch = pytree.tree_map_only(Tensor, lambda t: t[self.rank :: self.world] if t.ndim else t, batch)
+        return own

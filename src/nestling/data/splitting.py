@@ -8,9 +8,9 @@ from torch import Tensor
 
 from nestling.data.parts import WHOLE, Part, Raw
 from nestling.data.record import Task
-from nestling.data.seeding import Purpose, generator
 from nestling.data.split import Split, joined
 from nestling.errors import ArgumentError, RangeError
+from nestling.seeding import Purpose, generator
 
 TEST_FRACTION = 0.2
 TEST_SEED = 0

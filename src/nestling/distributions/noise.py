@@ -1,4 +1,4 @@
-"""Standard noise in the shape, dtype and device of a tensor, from an explicit generator or torch's own seeded state."""
+"""Standard noise in the shape, dtype and device of a tensor, from a generator on any device or torch's own state."""
 
 import torch
 from torch import Tensor
@@ -6,8 +6,8 @@ from torch import Tensor
 
 def exponential_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Exp(1) noise, never exactly zero, so that its logarithm is finite."""
-    noise = torch.empty(like.shape, dtype=like.dtype, device=like.device).exponential_(generator=generator)
-    return noise.clamp_min_(torch.finfo(like.dtype).tiny)
+    noise = torch.empty(like.shape, dtype=like.dtype, device=_device(like, generator)).exponential_(generator=generator)
+    return noise.clamp_min_(torch.finfo(like.dtype).tiny).to(like.device)
 
 
 def gumbel_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -22,9 +22,16 @@ def logistic_noise(like: Tensor, generator: torch.Generator | None = None) -> Te
 
 def normal_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Standard normal noise."""
-    return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
+    noise = torch.randn(like.shape, dtype=like.dtype, device=_device(like, generator), generator=generator)
+    return noise.to(like.device)
 
 
 def uniform_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Uniform noise on [0, 1)."""
-    return torch.rand(like.shape, dtype=like.dtype, device=like.device, generator=generator)
+    noise = torch.rand(like.shape, dtype=like.dtype, device=_device(like, generator), generator=generator)
+    return noise.to(like.device)
+
+
+def _device(like: Tensor, generator: torch.Generator | None) -> torch.device:
+    """Where noise is drawn: where its generator is, so that one on the CPU gives the same numbers for any tensor."""
+    return like.device if generator is None else generator.device

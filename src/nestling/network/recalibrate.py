@@ -14,31 +14,48 @@ from nestling.network.cut import Cut, make_cut
 from nestling.network.modes import in_mode
 from nestling.network.nest import as_call
 from nestling.network.nested import Nested
+from nestling.processes import ALONE, current
 
 
 def recalibrate(
-    nested: Nested, loader: Iterable[Any], cut: float | Mapping[str, int] | Cut, *, num_batches: int | None = None
+    nested: Nested,
+    loader: Iterable[Any],
+    cut: float | Mapping[str, int] | Cut,
+    *,
+    num_batches: int | None = None,
+    spread: bool = False,
 ) -> None:
     """Average the batch statistics of every batch norm over the loader, at a cut and with the weights at their means.
 
     ``loader`` gives inputs, or pairs whose first element they are; all of it is used unless ``num_batches`` says how
     much. From then on the network uses these statistics at that cut, in eval mode and when it is extracted; those of
-    other cuts are left as they are.
+    other cuts are left as they are. ``spread`` shares the batches among the processes of torch.distributed, each of
+    which must make the call.
     """
     wanted = make_cut(nested.groups, cut)
     norms = {path: part for path, part in nested.module.named_modules() if _tracks(part)}
+    processes = current() if spread else ALONE
     totals: dict[str, Tensor] = {}
     count = 0
     with torch.no_grad(), in_mode(nested, training=False):
         for norm in norms.values():
             norm.training = True
-        for batch in islice(loader, num_batches):
-            for name, value in _batch_statistics(nested, wanted, norms, batch).items():
-                totals[name] = totals[name] + value if name in totals else value
+        for number, batch in enumerate(islice(loader, num_batches)):
             count += 1
+            if number % processes.count == processes.rank:
+                _add(totals, _batch_statistics(nested, wanted, norms, batch))
     if not count:
         raise ArgumentError("loader", "no batch", "at least one batch", "Pass a loader that is not used up.")
-    nested.statistics[wanted] = {name: total / count for name, total in totals.items()}
+    everywhere: dict[str, Tensor] = {}
+    for found in processes.gather_tensors(totals):
+        _add(everywhere, found)
+    own = nested.tensors()
+    nested.statistics[wanted] = {name: total.to(own[name].device) / count for name, total in everywhere.items()}
+
+
+def _add(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
+    for name, value in more.items():
+        totals[name] = totals[name] + value if name in totals else value
 
 
 def _tracks(part: nn.Module) -> bool:

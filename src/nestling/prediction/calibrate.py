@@ -13,6 +13,7 @@ from nestling.prediction.calibration import Calibration
 from nestling.prediction.evaluate import check_repeatable, pairs
 from nestling.prediction.likelihoods import Likelihood, likelihood_named
 from nestling.prediction.passes import CutLike, passes
+from nestling.processes import ALONE, Processes, current
 
 TEMPERATURES = (0.05, 20.0)
 """The range that is searched: data on which a network makes no mistake would drive the temperature to zero."""
@@ -30,6 +31,7 @@ def calibrate(
     likelihood: str | Likelihood = "categorical",
     coverage: float | Sequence[float] = 0.9,
     seed: int | None = 0,
+    spread: bool = False,
 ) -> Calibration: ...
 
 
@@ -43,6 +45,7 @@ def calibrate(
     likelihood: str | Likelihood = "categorical",
     coverage: float | Sequence[float] = 0.9,
     seed: int | None = 0,
+    spread: bool = False,
 ) -> list[Calibration]: ...
 
 
@@ -55,13 +58,14 @@ def calibrate(
     likelihood: str | Likelihood = "categorical",
     coverage: float | Sequence[float] = 0.9,
     seed: int | None = 0,
+    spread: bool = False,
 ) -> Calibration | list[Calibration]:
     """Fit a calibration on a loader of (inputs, targets) that training has not seen; a list of cuts gives a list.
 
     The temperature minimises the negative log-likelihood of the averaged distribution, and applies to each draw before
     the average. With it, conformal sets hold the truth with probability ``coverage`` or more, on average over examples
     that come from where the loader's do; of images, on average over pixels, and approximately, since the pixels of
-    an image are not independent.
+    an image are not independent. ``spread`` is that of ``evaluate``.
     """
     chosen = likelihood_named(likelihood)
     wanted = tuple(coverage) if isinstance(coverage, Sequence) else (coverage,)
@@ -69,7 +73,7 @@ def calibrate(
         inner_probability("coverage", share)
 
     def fit(at: CutLike | None) -> Calibration:
-        return _fit(model, loader, at, samples, chosen, wanted, seed)
+        return _fit(model, loader, at, samples, chosen, wanted, seed, current() if spread else ALONE)
 
     if not isinstance(cut, Sequence):
         return fit(cut)
@@ -85,22 +89,34 @@ def _fit(
     chosen: Likelihood,
     coverages: Sequence[float],
     seed: int | None,
+    processes: Processes,
 ) -> Calibration:
     """The calibration at one cut."""
-    rows = []
+    rows: dict[int, tuple[Tensor, Tensor]] = {}
     num_examples = 0
     with passes(model, cut, samples, seed) as run:
         for number, (x, target) in enumerate(pairs(loader)):
-            outputs = run(x, number).cpu().double()
-            chosen.check(outputs[0], target)
-            rows.append(chosen.rows(outputs, target, ELEMENTS_PER_EXAMPLE))
             num_examples += len(target)
+            if number % processes.count == processes.rank:
+                outputs = run(x, number).cpu().double()
+                chosen.check(outputs[0], target)
+                rows[number] = chosen.rows(outputs, target, ELEMENTS_PER_EXAMPLE)
         at = run.cut
-    outputs, targets = torch.cat([row[0] for row in rows], 1), torch.cat([row[1] for row in rows])
+    outputs, targets = _of_all(rows, processes)
     temperature = fit_temperature(chosen, outputs, targets)
     scores = chosen.predictive(outputs, temperature=temperature).nonconformity(targets).flatten()
     thresholds = {coverage: conformal_threshold(scores, coverage) for coverage in coverages}
     return Calibration(temperature, thresholds, num_examples, chosen.name, samples, at)
+
+
+def _of_all(rows: dict[int, tuple[Tensor, Tensor]], processes: Processes) -> tuple[Tensor, Tensor]:
+    """The outputs (S, n, ...) and targets (n, ...) that all processes have, in the order of the batches."""
+    own = {f"{number} {name}": t for number, pair in rows.items() for name, t in zip("ot", pair, strict=True)}
+    found: dict[str, Tensor] = {}
+    for each in processes.gather_tensors(own):
+        found |= each
+    numbers = range(len(found) // 2)
+    return torch.cat([found[f"{n} o"] for n in numbers], 1), torch.cat([found[f"{n} t"] for n in numbers])
 
 
 def fit_temperature(chosen: Likelihood, outputs: Tensor, targets: Tensor) -> float:

@@ -12,6 +12,7 @@ from nestling.prediction.likelihoods import Likelihood, likelihood_named
 from nestling.prediction.passes import CutLike, passes
 from nestling.prediction.predictions import NO_THRESHOLDS
 from nestling.prediction.scores import Scores
+from nestling.processes import ALONE, Processes, current
 
 
 @overload
@@ -26,6 +27,7 @@ def evaluate(
     calibration: Calibration | None = None,
     num_bins: int = 15,
     seed: int | None = 0,
+    spread: bool = False,
 ) -> Scores: ...
 
 
@@ -41,6 +43,7 @@ def evaluate(
     calibration: Sequence[Calibration | None] | None = None,
     num_bins: int = 15,
     seed: int | None = 0,
+    spread: bool = False,
 ) -> list[Scores]: ...
 
 
@@ -55,22 +58,26 @@ def evaluate(
     calibration: Calibration | Sequence[Calibration | None] | None = None,
     num_bins: int = 15,
     seed: int | None = 0,
+    spread: bool = False,
 ) -> Scores | list[Scores]:
     """Score a network over a loader of (inputs, targets), at one cut or at each of a list, which gives a list.
 
     Every score is of the whole data set and of the distribution averaged over ``samples`` draws of the weights, as
     ``predict`` makes it. ``ood`` is a loader of inputs, or of pairs that begin with them, which the uncertainties
     should tell from ``loader``. ``calibration`` is one, or a list as long as that of the cuts. ``num_bins`` are the
-    bins of the reliability curve. ``seed`` is set anew for each cut, so that a cut scores the same alone as in a list,
-    and torch's random state is left as it was; None draws from that state.
+    bins of the reliability curve. With a ``seed`` the draws for a batch follow from it and the batch's number, so that
+    a cut scores the same alone as in a list, and torch's random state is left as it was; None draws from that state.
+    ``spread`` shares the batches among the processes of torch.distributed, each of which must make the call and gets
+    the scores of all of them.
 
     For masks of one or several raters, draws should be joint: nest with ``sampling="shared"`` or ``"each"``.
     """
     chosen = likelihood_named(likelihood)
     count("num_bins", num_bins, "how many bins the reliability curve has")
+    processes = current() if spread else ALONE
 
     def score(at: CutLike | None, calibrated: Calibration | None) -> Scores:
-        return _scores(model, loader, at, samples, ood, chosen, calibrated, num_bins, seed)
+        return _scores(model, loader, at, samples, ood, chosen, calibrated, num_bins, seed, processes)
 
     if not isinstance(cut, Sequence):
         if isinstance(calibration, Sequence):
@@ -93,6 +100,7 @@ def _scores(
     calibration: Calibration | None,
     num_bins: int,
     seed: int | None,
+    processes: Processes,
 ) -> Scores:
     """The scores at one cut."""
     temperature = 1.0 if calibration is None else calibration.temperature
@@ -100,12 +108,13 @@ def _scores(
     with passes(model, cut, samples, seed) as run:
         if calibration is not None:
             calibration.check(chosen.name, run.cut)
-        for number, (x, target) in enumerate(pairs(loader)):
+        for number, (x, target) in processes.share(enumerate(pairs(loader))):
             outputs = run(x, number).cpu().double()
             chosen.check(outputs[0], target)
             tally.add(outputs, target)
-        for number, x in enumerate(_inputs(ood)):
-            tally.add_foreign(run(x, number).cpu().double())
+        for number, x in processes.share(enumerate(_inputs(ood))):
+            tally.add_foreign(run(x, number, foreign=True).cpu().double())
+    tally.join(processes)
     return tally.scores()
 
 

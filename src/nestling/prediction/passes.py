@@ -16,6 +16,7 @@ from nestling.network.layers import VariationalLayer, drawing
 from nestling.network.modes import in_mode
 from nestling.network.nest import as_call
 from nestling.network.nested import Nested
+from nestling.seeding import Purpose, reseed
 
 CutLike = float | Mapping[str, int] | Cut
 
@@ -26,12 +27,12 @@ def passes(model: nn.Module, cut: CutLike | None, samples: int, seed: int | None
     _check_samples(samples)
     _check_model(model, cut)
     draws = samples > 0 and any(isinstance(part, VariationalLayer) for part in model.modules())
-    with _seeded(seed), torch.no_grad(), in_mode(model, training=False), drawing(model) if draws else nullcontext():
+    with _kept(seed), torch.no_grad(), in_mode(model, training=False), drawing(model) if draws else nullcontext():
         if not isinstance(model, Nested):
-            yield Passes(model, samples if draws else 1, None)
+            yield Passes(model, samples if draws else 1, None, seed)
             return
         with model.at(model.cut if cut is None else cut):
-            yield Passes(model, samples if draws else 1, model.cut)
+            yield Passes(model, samples if draws else 1, model.cut, seed)
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,17 @@ class Passes:
     model: nn.Module
     num_passes: int
     cut: Cut | None
+    seed: int | None
 
-    def __call__(self, x: Any, number: int) -> Tensor:  # noqa: ANN401
-        """The outputs (S, B, ...) of batch ``number``, in single precision or better."""
+    def __call__(self, x: Any, number: int, *, foreign: bool = False) -> Tensor:  # noqa: ANN401
+        """The outputs (S, B, ...) of batch ``number``, in single precision or better.
+
+        With a seed the draws follow from it and the number, whatever ran before; ``foreign`` ones have their own.
+        """
         args, kwargs = self._on_device(as_call(x))
+        if self.seed is not None:
+            device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+            reseed(device, Purpose.PREDICTION, self.seed, int(foreign), number)
         return torch.stack([_checked(self.model(*args, **kwargs), number) for _ in range(self.num_passes)])
 
     def _on_device(self, call: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -68,13 +76,14 @@ def _checked(output: Any, number: int) -> Tensor:  # noqa: ANN401
 
 
 @contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
-    """Torch's random state from a seed inside the block, and as it was after it; None leaves it alone."""
+def _kept(seed: int | None) -> Iterator[None]:
+    """Leave torch's random state as it was, where there is a seed to draw from instead."""
     if seed is None:
         yield
         return
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise RangeError("seed", repr(seed), "a whole number of at least 0, or None", "Pass an int.")
     with torch.random.fork_rng(range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
         yield
 
 

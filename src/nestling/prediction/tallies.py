@@ -11,10 +11,18 @@ from nestling.prediction.masks import dice, generalised_energy_distance, iou
 from nestling.prediction.predictions import ClassPrediction, Prediction, RegressionPrediction
 from nestling.prediction.reliability import bin_sums, reliability
 from nestling.prediction.scores import ClassScores, RegressionScores, Scores, SetScores
+from nestling.processes import Processes
 
 
 class Tally(ABC):
-    """Adds up batches of outputs (S, B, ...); ``add`` those with targets, ``add_foreign`` those out of distribution."""
+    """Adds up batches of outputs (S, B, ...); ``add`` those with targets, ``add_foreign`` those out of distribution.
+
+    Everything that was seen is in ``_sums``, which add up, and ``_rows``, which are one entry an example.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._rows: dict[str, list[Tensor]] = {}
 
     @abstractmethod
     def add(self, outputs: Tensor, target: Tensor) -> None:
@@ -28,53 +36,113 @@ class Tally(ABC):
     def scores(self) -> Scores:
         """The scores of everything that was added."""
 
+    def join(self, processes: Processes) -> None:
+        """Count what the other processes have counted too."""
+        rows = {f"rows {name}": torch.cat(own) for name, own in self._rows.items()}
+        found = processes.gather_tensors({f"sums {name}": own for name, own in self._sums.items()} | rows)
+        self._sums, self._rows = {}, {}
+        for name, tensor in ((name, tensor) for each in found for name, tensor in each.items()):
+            kind, _, name = name.partition(" ")
+            if kind == "sums":
+                self._count(name, tensor)
+            else:
+                self._rows.setdefault(name, []).append(tensor)
+
+    def _count(self, name: str, value: Tensor | float) -> None:
+        value = torch.as_tensor(value, dtype=torch.float64)
+        self._sums[name] = self._sums[name] + value if name in self._sums else value
+
+    def _add_prediction(self, prediction: Prediction, target: Tensor) -> None:
+        """Count what every kind of prediction has: likelihood, conformal sets, unfamiliarity of each example."""
+        self._count("examples", len(target))
+        self._count("elements", target.numel())
+        self._count("log prob", prediction.log_prob(target).double().sum())
+        for coverage in prediction.thresholds:
+            self._count(f"covered {coverage!r}", prediction.covers(target, coverage).sum())
+            self._count(f"size {coverage!r}", prediction.set_size(coverage).double().mean() * len(target))
+        self._add_unfamiliarity("familiar", prediction)
+
+    def _add_unfamiliarity(self, of: str, prediction: Prediction) -> None:
+        for name, values in prediction.unfamiliarity().items():
+            self._rows.setdefault(f"{of} {name}", []).append(values)
+
+    def _total(self, name: str) -> float:
+        return float(self._sums[name])
+
+    @property
+    def _num_examples(self) -> int:
+        return int(self._total("examples"))
+
+    @property
+    def _num_elements(self) -> int:
+        return int(self._total("elements"))
+
+    @property
+    def _nll(self) -> float:
+        return -self._total("log prob") / self._num_elements
+
+    def _sets(self) -> dict[float, SetScores]:
+        coverages = [name.removeprefix("covered ") for name in self._sums if name.startswith("covered ")]
+        return {
+            float(coverage): SetScores(
+                self._total(f"covered {coverage}") / self._num_elements,
+                self._total(f"size {coverage}") / self._num_examples,
+            )
+            for coverage in coverages
+        }
+
+    def _detections(self) -> dict[str, Detection]:
+        rows = {name: torch.cat(own) for name, own in self._rows.items()}
+        return {
+            name.removeprefix("familiar "): detection(own, rows[name.replace("familiar", "foreign", 1)])
+            for name, own in rows.items()
+            if name.startswith("familiar ") and name.replace("familiar", "foreign", 1) in rows
+        }
+
 
 class ClassTally(Tally):
     """Sums for labels, of examples or of positions."""
 
     def __init__(self, predictive: Callable[[Tensor], ClassPrediction], num_bins: int) -> None:
+        super().__init__()
         self._predictive = predictive
         self._num_bins = num_bins
-        self._shared = _Shared()
-        self._bins = torch.zeros(3, num_bins, dtype=torch.float64)
-        self._brier = 0.0
-        self._masks = torch.zeros(3, dtype=torch.float64)
-        self._has_masks = False
 
     def add(self, outputs: Tensor, target: Tensor) -> None:
         """Count a batch of labels (B, ...), or of those of each rater (B, R, ...)."""
         prediction = self._predictive(outputs)
         rated = target if target.ndim == prediction.log_probs.ndim else target.unsqueeze(1)
-        self._shared.add(prediction, rated)
+        self._add_prediction(prediction, rated)
         probs = prediction.probs
         sharpness = probs.square().sum(1, keepdim=True) + 1
-        self._brier += float((sharpness - 2 * prediction.log_prob(rated).exp()).sum())
+        self._count("brier", (sharpness - 2 * prediction.log_prob(rated).exp()).sum())
         confidence = prediction.confidence.unsqueeze(1).expand(rated.shape)
-        self._bins += bin_sums(confidence, prediction.labels.unsqueeze(1) == rated, self._num_bins)
+        self._count("bins", bin_sums(confidence, prediction.labels.unsqueeze(1) == rated, self._num_bins))
         if rated.ndim > 2:
             self._add_masks(prediction, rated.flatten(2))
 
     def add_foreign(self, outputs: Tensor) -> None:
         """Count a batch of the other data set."""
-        self._shared.add_foreign(self._predictive(outputs))
+        self._add_unfamiliarity("foreign", self._predictive(outputs))
 
     def scores(self) -> ClassScores:
         """The scores of everything that was added."""
-        shared = self._shared
-        curve = reliability(self._bins)
-        overlap, dices, ged = (self._masks / shared.count).tolist() if self._has_masks else (None, None, None)
+        bins = self._sums["bins"]
+        curve = reliability(bins)
+        masks = self._sums.get("masks")
+        overlap, dices, ged = (None, None, None) if masks is None else (masks / self._num_examples).tolist()
         return ClassScores(
-            count=shared.count,
-            nll=shared.nll,
+            count=self._num_examples,
+            nll=self._nll,
             ece=curve.ece,
-            accuracy=float(self._bins[2].sum()) / shared.num_elements,
-            brier=self._brier / shared.num_elements,
+            accuracy=float(bins[2].sum()) / self._num_elements,
+            brier=self._total("brier") / self._num_elements,
             reliability=curve,
             iou=overlap,
             dice=dices,
             ged=ged,
-            by=shared.by(),
-            sets=shared.sets(),
+            by=self._detections(),
+            sets=self._sets(),
         )
 
     def _add_masks(self, prediction: ClassPrediction, raters: Tensor) -> None:
@@ -86,89 +154,38 @@ class ClassTally(Tally):
             dice(best, raters, num_classes).mean((1, 2)),
             generalised_energy_distance(drawn, raters, num_classes),
         )
-        self._masks += torch.stack(found).sum(1)
-        self._has_masks = True
+        self._count("masks", torch.stack(found).sum(1))
 
 
 class RegressionTally(Tally):
     """Sums for numbers; ``num_bins`` is how finely nominal probabilities are compared with found ones."""
 
     def __init__(self, predictive: Callable[[Tensor], RegressionPrediction], num_bins: int) -> None:
+        super().__init__()
         self._predictive = predictive
-        self._shared = _Shared()
         self._nominal = torch.arange(1, num_bins, dtype=torch.float64) / num_bins
-        self._inside = torch.zeros_like(self._nominal)
-        self._squared = 0.0
 
     def add(self, outputs: Tensor, target: Tensor) -> None:
         """Count a batch of numbers."""
         prediction = self._predictive(outputs)
-        self._shared.add(prediction, target)
-        self._squared += float((target - prediction.mean).double().square().sum())
+        self._add_prediction(prediction, target)
+        self._count("squared", (target - prediction.mean).double().square().sum())
         central = torch.erf(prediction.nonconformity(target).double().flatten() / 2**0.5)
-        self._inside += (central[:, None] <= self._nominal).sum(0)
+        self._count("inside", (central[:, None] <= self._nominal).sum(0))
 
     def add_foreign(self, outputs: Tensor) -> None:
         """Count a batch of the other data set."""
-        self._shared.add_foreign(self._predictive(outputs))
+        self._add_unfamiliarity("foreign", self._predictive(outputs))
 
     def scores(self) -> RegressionScores:
         """The scores of everything that was added."""
-        shared = self._shared
-        found = self._inside / shared.num_elements
+        found = self._sums["inside"] / self._num_elements
         return RegressionScores(
-            count=shared.count,
-            nll=shared.nll,
+            count=self._num_examples,
+            nll=self._nll,
             ece=float((found - self._nominal).abs().mean()),
-            rmse=(self._squared / shared.num_elements) ** 0.5,
+            rmse=(self._total("squared") / self._num_elements) ** 0.5,
             intervals=dict(zip(self._nominal.tolist(), found.tolist(), strict=True)),
-            by=shared.by(),
-            sets=shared.sets(),
+            by=self._detections(),
+            sets=self._sets(),
         )
-
-
-class _Shared:
-    """The sums that every kind of prediction has: likelihood, conformal sets, unfamiliarity of each example."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.num_elements = 0
-        self._log_prob = 0.0
-        self._covered: dict[float, float] = {}
-        self._sizes: dict[float, float] = {}
-        self._familiar: list[dict[str, Tensor]] = []
-        self._foreign: list[dict[str, Tensor]] = []
-
-    def add(self, prediction: Prediction, target: Tensor) -> None:
-        self.count += len(target)
-        self.num_elements += target.numel()
-        self._log_prob += float(prediction.log_prob(target).double().sum())
-        for coverage in prediction.thresholds:
-            covered = float(prediction.covers(target, coverage).sum())
-            size = float(prediction.set_size(coverage).double().mean()) * len(target)
-            self._covered[coverage] = self._covered.get(coverage, 0.0) + covered
-            self._sizes[coverage] = self._sizes.get(coverage, 0.0) + size
-        self._familiar.append(prediction.unfamiliarity())
-
-    def add_foreign(self, prediction: Prediction) -> None:
-        self._foreign.append(prediction.unfamiliarity())
-
-    @property
-    def nll(self) -> float:
-        return -self._log_prob / self.num_elements
-
-    def sets(self) -> dict[float, SetScores]:
-        return {
-            coverage: SetScores(covered / self.num_elements, self._sizes[coverage] / self.count)
-            for coverage, covered in self._covered.items()
-        }
-
-    def by(self) -> dict[str, Detection]:
-        if not self._foreign:
-            return {}
-        familiar, foreign = _joined(self._familiar), _joined(self._foreign)
-        return {name: detection(familiar[name], foreign[name]) for name in familiar}
-
-
-def _joined(batches: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}

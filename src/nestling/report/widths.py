@@ -35,11 +35,18 @@ def score_widths(
     samples: int = 6,
     likelihood: str = "categorical",
     calibrations: Sequence[Calibration | None] | None = None,
+    spread: bool = False,
 ) -> list[WidthRow]:
-    """Measure a network at each cut, on this machine, for an input at a time."""
+    """Measure a network at each cut, on this machine, for an input at a time; ``spread`` is that of ``evaluate``."""
     rows = []
     for cut, calibration in zip(cuts, calibrations or [None] * len(cuts), strict=True):
-        common: dict[str, Any] = {"cut": cut, "samples": samples, "ood": ood, "likelihood": likelihood}
+        common: dict[str, Any] = {
+            "cut": cut,
+            "samples": samples,
+            "ood": ood,
+            "likelihood": likelihood,
+            "spread": spread,
+        }
         scores = evaluate(nested, loader, **common)
         calibrated = None if calibration is None else evaluate(nested, loader, calibration=calibration, **common)
         rows.append(WidthRow(cut_name(nested, cut), cost(nested, cut, latency=True), scores, calibrated))

@@ -1,5 +1,6 @@
-"""The state of a training run between two steps, as one file."""
+"""The state of a training run between two steps, as tensors and a record."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,20 @@ from torch import Tensor
 
 from nestling.errors import NestlingError, RunError
 from nestling.network import Nested
-from nestling.training.files import read_tensors, write_tensors
-from nestling.training.optimisers import load_optimiser, optimiser_tensors
+from nestling.training.optimisers import check_optimiser, load_optimiser, optimiser_tensors
 from nestling.training.saving import packed, unpack
 
-CHECKPOINT_FILE = "checkpoint.safetensors"
+_ADVICE = "Delete it to start from the beginning."
+_PREFIX = "optimiser."
 
 
 @dataclass
 class State:
-    """How far a run is: the next ``batch`` of ``epoch``, what it has seen in this epoch, and the best so far."""
+    """How far a run is: the next ``batch`` of ``epoch``, what it has seen in this epoch, and the best so far.
+
+    Data, widths and noise of a step follow from the recipe's seed and the step's number, so that no random state is
+    part of it. ``steps_back`` counts how often the run went back to lower its learning rates.
+    """
 
     step: int = 0
     epoch: int = 0
@@ -27,47 +32,51 @@ class State:
     best_score: float | None = None
     best_epoch: int | None = None
     seconds: float = 0.0
+    steps_back: int = 0
     finished: bool = False
 
 
-def write_checkpoint(path: Path, state: State, nested: Nested, optimiser: torch.optim.Optimizer) -> None:
-    """Write everything that the rest of a run depends on."""
+def pack_checkpoint(
+    state: State, nested: Nested, optimiser: torch.optim.Optimizer
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Everything that the rest of a run depends on."""
     tensors, record = packed(nested)
-    tensors |= {f"optimiser.{name}": tensor for name, tensor in optimiser_tensors(optimiser).items()}
-    tensors["random"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["random_cuda"] = torch.cuda.get_rng_state()
-    write_tensors(path, tensors, {**record, "state": vars(state).copy()})
+    tensors |= {_PREFIX + name: tensor for name, tensor in optimiser_tensors(optimiser).items()}
+    return tensors, {**record, "state": vars(state).copy()}
 
 
-def read_checkpoint(path: Path, nested: Nested, optimiser: torch.optim.Optimizer) -> State:
-    """Put a run back where ``write_checkpoint`` left it, torch's random state included."""
-    tensors, record = read_tensors(path)
+def unpack_checkpoint(
+    tensors: Mapping[str, Tensor],
+    record: Mapping[str, Any],
+    nested: Nested,
+    optimiser: torch.optim.Optimizer,
+    path: Path,
+) -> State:
+    """Put a run where it was when ``pack_checkpoint`` was called; if that can't be, neither of them is changed."""
     state = state_of(path, record)
-    prefix = "optimiser."
-    own: dict[str, Tensor] = {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
+    own = {name.removeprefix(_PREFIX): t for name, t in tensors.items() if name.startswith(_PREFIX)}
     try:
+        check_optimiser(optimiser, own)
         unpack(nested, tensors, record, path)
-        load_optimiser(optimiser, own)
-        torch.set_rng_state(tensors["random"])
-        if "random_cuda" in tensors and torch.cuda.is_available():
-            torch.cuda.set_rng_state(tensors["random_cuda"])
     except RunError:
         raise
     except (KeyError, ValueError, RuntimeError, TypeError, AttributeError, NestlingError) as error:
-        raise RunError(path, f"does not fit the run ({error})", "Delete it to start from the beginning.") from None
+        raise RunError(path, f"does not fit the run ({error})", _ADVICE) from None
+    load_optimiser(optimiser, own)
     return state
 
 
-def state_of(path: Path, record: dict[str, Any]) -> State:
+def state_of(path: Path, record: Mapping[str, Any]) -> State:
     """The state that a checkpoint's record holds."""
     saved = record.get("state")
     if not isinstance(saved, dict) or saved.keys() != {own.name for own in fields(State)}:
-        raise RunError(path, "does not say how far the run is", "Delete it to start from the beginning.")
+        raise RunError(path, "does not say how far the run is", _ADVICE)
     state = State(**saved)
-    counts = (state.step, state.epoch, state.batch)
-    numbers = [own for own in (state.best_score, state.best_epoch, state.seconds) if own is not None]
-    whole = all(isinstance(own, int) and own >= 0 for own in counts) and isinstance(state.sums, dict)
-    if not whole or not all(isinstance(own, int | float) for own in numbers):
-        raise RunError(path, "does not say how far the run is", "Delete it to start from the beginning.")
+    counts = [state.step, state.epoch, state.batch, state.steps_back]
+    counts += [] if state.best_epoch is None else [state.best_epoch]
+    numbers = [state.seconds, *([] if state.best_score is None else [state.best_score])]
+    whole = all(isinstance(own, int) and not isinstance(own, bool) and own >= 0 for own in counts)
+    sums = isinstance(state.sums, dict) and all(isinstance(own, int | float) for own in state.sums.values())
+    if not (whole and sums and isinstance(state.finished, bool) and all(isinstance(n, int | float) for n in numbers)):
+        raise RunError(path, "does not say how far the run is", _ADVICE)
     return state

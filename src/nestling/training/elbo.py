@@ -73,6 +73,7 @@ def elbo_terms(
     explore: float = 0.0,
     coupled: float = 0.0,
     sandwich: float = 0.0,
+    generator: torch.Generator | None = None,
 ) -> Terms:
     """Estimate the bound on one batch, which is split into ``draws`` parts, each with widths and weights of its own.
 
@@ -80,6 +81,9 @@ def elbo_terms(
     only for what it computes. Gradients reach the orders by ``estimator``; a part of the batch whose widths no order
     gave (``explore``, ``sandwich``: see ``draw_cut``) has none for them. With an ``order_weight`` the orders minimise
     NLL + order_weight * KL(order, prior) instead of the bound, in which the divergence of the weights pulls them too.
+
+    ``generator`` draws the widths; the noise of the weights is always torch's own. Processes that average their
+    gradients must draw the same widths: give each a generator with the same seed.
     """
     if not isinstance(nested, Nested):
         raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
@@ -94,11 +98,11 @@ def elbo_terms(
     parts = []
     for x, y in _parts((inputs, targets), num_parts):
         if estimator == "leave_one_out" or not learned:
-            draw = draw_cut(nested, explore=explore, coupled=coupled, sandwich=sandwich)
+            draw = draw_cut(nested, explore=explore, coupled=coupled, sandwich=sandwich, generator=generator)
             parts.append(_hard_part(nested, x, y, model, divergence, draw))
         else:
             held, hard = order_weight is not None, estimator == "straight_through"
-            parts.append(_relaxed_part(nested, x, y, model, divergence, hard=hard, held=held))
+            parts.append(_relaxed_part(nested, x, y, model, divergence, generator, hard=hard, held=held))
     nll, weight_term, log_prob = (torch.stack(column) for column in list(zip(*parts, strict=True))[:3])
     order_term = _order_kl(nested, prior_keep) if learned else torch.zeros_like(nll[0])
     losses = nll + scale * weight_term
@@ -141,6 +145,7 @@ def _relaxed_part(
     targets: Tensor,
     model: Likelihood,
     divergence: Callable[[Tensor], Tensor],
+    generator: torch.Generator | None,
     *,
     hard: bool,
     held: bool,
@@ -151,7 +156,7 @@ def _relaxed_part(
         if not isinstance(order, Downhill):
             given = f"an order of type {type(order).__name__} in {name}"
             raise ArgumentError("estimator", given, "Downhill orders for relaxed masks", "Use leave_one_out.")
-        masks[name] = order.rsample(hard=hard)
+        masks[name] = order.rsample((), generator, hard=hard)
     args, kwargs = as_call(inputs)
     nll = _nll(model, nested.run_masked(masks, *args, **kwargs), targets)
     cut = full_cut(nested.groups)

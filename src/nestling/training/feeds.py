@@ -1,5 +1,6 @@
 """What a run is fed: training, validation and recalibration batches, from a data set or from loaders of the user's."""
 
+import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
@@ -8,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from nestling import data
 from nestling.data import Batches, Data, DatasetBatches, Grader
-from nestling.errors import ArgumentError
+from nestling.errors import ArgumentError, RangeError
+from nestling.processes import ALONE, Processes
+from nestling.training.files import bytes_of
 from nestling.training.recipe import Recipe
 
 LIKELIHOODS = {"classification": "categorical", "segmentation": "categorical", "regression": "gaussian"}
@@ -30,8 +33,22 @@ class Feed:
     about: dict[str, Any]
 
 
-def make_feed(source: object, recipe: Recipe) -> Feed:
-    """The feed from a data set (``Data``, its name or its path), or from a pair of DataLoaders or Datasets."""
+def make_feed(source: object, recipe: Recipe, processes: Processes = ALONE) -> Feed:
+    """The feed from a data set (``Data``, its name or its path), or from a pair of DataLoaders or Datasets.
+
+    Of several processes each has its share of every training batch; validation and recalibration are whole.
+    """
+    feed = _whole_feed(source, recipe)
+    if processes.count == 1:
+        return feed
+    size, count = feed.train.batch_size, processes.count
+    if size % count and not feed.train.is_apart:
+        needed = f"a multiple of the number of processes, {count}"
+        raise RangeError("batch_size", size, needed, f"Pass {(size // count + 1) * count}, for one.")
+    return replace(feed, train=feed.train.shard(processes.rank, count))
+
+
+def _whole_feed(source: object, recipe: Recipe) -> Feed:
     if isinstance(source, str | Path):
         source = data.load(source, seed=recipe.seed)
     if isinstance(source, Data):
@@ -41,7 +58,12 @@ def make_feed(source: object, recipe: Recipe) -> Feed:
         batches = DatasetBatches(train, seed=recipe.seed)
         if not len(batches):
             raise ArgumentError("data", "a loader without a batch", "at least one batch", "Lower batch_size.")
-        return Feed(batches, validation, _Repeated(batches, recipe.recalibration_batches), None, {"name": None})
+        about = {
+            "name": None,
+            "num_examples": batches.dataset_size,
+            "fingerprint": [_fingerprint(loader.dataset) for loader in (train, validation)],
+        }
+        return Feed(batches, validation, _Repeated(batches, recipe.recalibration_batches), None, about)
     given = f"a {type(source).__name__}"
     needed = "a data set's name, a path, Data, or a pair (train, validation) of DataLoaders or Datasets"
     raise ArgumentError("data", given, needed, "nestling data lists the names.")
@@ -77,6 +99,17 @@ def _from_data(source: Data, recipe: Recipe) -> Feed:
 def training_fingerprint(source: Data) -> str:
     """The fingerprint of what training sees: train and validation."""
     return replace(source, test=None, held_out=None).fingerprint
+
+
+def _fingerprint(dataset: object) -> str | None:
+    """A checksum of data that is plain tensors; other data sets may give something new whenever they are asked."""
+    if not isinstance(dataset, TensorDataset):
+        return None
+    total = hashlib.sha256()
+    for tensor in dataset.tensors:
+        total.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(bytes_of(tensor))
+    return total.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+import math
 import os
+import re
 import secrets
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,70 +22,100 @@ FORMAT = 1
 """Version of the files of a run folder."""
 _HEAD = "nestling"
 """Key of a safetensors file's metadata; one only, since their order is not fixed and files shall be the same."""
+_SUM = "sha256"
 _MOST_JSON = 64 * 2**20
 """No JSON of a run is longer than this many bytes."""
+_PART = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.part")
+"""Name of a file that is being written."""
+_RESTORE = "Restore it from a copy, or train again."
 
 
-def write_json(path: Path, content: Any) -> None:  # noqa: ANN401
-    """Write a JSON file."""
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a dictionary as a JSON file, with the format's number and a checksum."""
+    whole = {"format": FORMAT, **content}
+    text = json.dumps(whole | {_SUM: digest(whole)}, indent=1, allow_nan=False) + "\n"
     write_whole(path, text.encode())
 
 
-def read_json(path: Path) -> Any:  # noqa: ANN401
-    """Read a JSON file."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the dictionary that ``write_json`` wrote, or say what is wrong with it."""
     try:
-        if path.stat().st_size > _MOST_JSON:
-            raise RunError(path, f"is longer than {_MOST_JSON} bytes", "It is not a file of nestling's.")
-        return json.loads(path.read_bytes(), parse_constant=_no_constant)
-    except FileNotFoundError:
-        raise RunError(path, "is not there", "Give the folder that `nestling train --out` wrote.") from None
-    except (ValueError, RecursionError) as error:
-        raise RunError(path, f"is not valid JSON ({error})", "Restore it from a copy, or train again.") from None
+        content = parsed(plain_file(path, _MOST_JSON).read_bytes())
     except OSError as error:
-        raise RunError(
-            path, f"can't be read ({error.strerror or error})", "Check the path and its permissions."
-        ) from None
+        raise _unreadable(path, error) from None
+    except (ValueError, RecursionError) as error:
+        raise RunError(path, f"is not valid JSON ({_short(error)})", _RESTORE) from None
+    if not isinstance(content, dict):
+        raise RunError(path, "is not a file of nestling's", _RESTORE)
+    check_format(path, content.get("format"))
+    written = content.pop(_SUM, None)
+    if written != digest(content):
+        raise RunError(path, "is damaged, or was edited: its checksum does not fit its content", _RESTORE)
+    del content["format"]
+    return content
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
-    """Write tensors and a JSON record beside them as one safetensors file with a checksum over both."""
+def digest(content: Any) -> str:  # noqa: ANN401
+    """A checksum of what JSON can hold, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def parsed(text: bytes | str) -> Any:  # noqa: ANN401
+    """What a JSON text says; a number that is not finite is a ValueError."""
+    return json.loads(text, parse_constant=_not_a_number, parse_float=_finite)
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any], *, old: Path | None = None
+) -> None:
+    """Write tensors and a JSON record beside them as one safetensors file, read back before it takes its place."""
+    write_whole(path, tensor_bytes(tensors, record), check=read_tensors, old=old)
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> bytes:
+    """The content of such a file: a safetensors file whose metadata has the record and a checksum over everything."""
     dense = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(record, allow_nan=False)
-    head = {"format": FORMAT, "record": text, "sha256": _checksum(dense, text)}
-    write_whole(path, save(dense, {_HEAD: json.dumps(head)}))
+    return save(dense, {_HEAD: json.dumps({"format": FORMAT, "record": text, _SUM: _checksum(dense, text)})})
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what ``write_tensors`` wrote, or say what is wrong with it."""
-    advice = "Restore it from a copy, or train again."
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            head = json.loads((file.metadata() or {})[_HEAD], parse_constant=_no_constant)
+        with safetensors.safe_open(plain_file(path), framework="pt") as file:
+            head = parsed((file.metadata() or {})[_HEAD])
             check_format(path, head["format"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
         text = head["record"]
-        if _checksum(tensors, text) != head["sha256"]:
-            raise RunError(path, "is damaged: its checksum does not fit its content", advice)
-        return tensors, json.loads(text, parse_constant=_no_constant)
-    except FileNotFoundError:
-        raise RunError(path, "is not there", "Give the folder that `nestling train --out` wrote.") from None
+        if _checksum(tensors, text) != head[_SUM]:
+            raise RunError(path, "is damaged: its checksum does not fit its content", _RESTORE)
+        record = parsed(text)
+        if not isinstance(record, dict):
+            raise RunError(path, "is not a file of nestling's", _RESTORE)
+        return tensors, record
     except OSError as error:
-        raise RunError(
-            path, f"can't be read ({error.strerror or error})", "Check the path and its permissions."
-        ) from None
+        raise _unreadable(path, error) from None
     except (safetensors.SafetensorError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        raise RunError(path, f"is not a file of nestling's, or damaged ({error})", advice) from None
+        raise RunError(path, f"is not a file of nestling's, or damaged ({_short(error)})", _RESTORE) from None
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file beside its place, flush it to disk, and move it there: readers see the old one or the new one."""
+def write_whole(
+    path: Path, content: bytes, *, check: Callable[[Path], object] | None = None, old: Path | None = None
+) -> None:
+    """Write a file beside its place, flush it to disk, and move it there: readers see the old one or the new one.
+
+    ``check`` reads the new one before the old one goes, and ``old`` is where that one goes to.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
         with part.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if check is not None:
+            check(part)
+        if old is not None and path.exists():
+            os.replace(path, old)
         os.replace(part, path)
     except OSError as error:
         part.unlink(missing_ok=True)
@@ -91,23 +124,18 @@ def write_whole(path: Path, content: bytes) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    _flush_folder(path.parent)
+    flush_folder(path.parent)
 
 
-def _unreadable(path: Path, error: OSError) -> RunError:
-    return RunError(path, f"can't be read ({error.strerror or error})", "Check the path and its permissions.")
+def remove_parts(folder: Path) -> None:
+    """Remove what a process that was killed left half written."""
+    for file in folder.iterdir():
+        if _PART.fullmatch(file.name):
+            file.unlink(missing_ok=True)
 
 
-def check_format(path: Path, found: object) -> None:
-    """Refuse a file of another version."""
-    if str(found) != str(FORMAT):
-        newer = str(found).isdigit() and int(str(found)) > FORMAT
-        advice = "Update nestling." if newer else "It is not a run of nestling's, or an older one: train again."
-        raise RunError(path, f"has format {str(found)[:20]}, and this version reads {FORMAT}", advice)
-
-
-def _flush_folder(folder: Path) -> None:
-    """Have the move itself on disk, where the system can do that."""
+def flush_folder(folder: Path) -> None:
+    """Have the moves of files on disk, where the system can do that."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -120,14 +148,56 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def plain_file(path: Path, most: int | None = None) -> Path:
+    """The path of a file that can be read to its end: no pipe, no device, and not too long."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise RunError(path, "is not a plain file", _RESTORE)
+    if most is not None and status.st_size > most:
+        raise RunError(path, f"is longer than {most} bytes", "It is not a file of nestling's.")
+    return path
+
+
+def check_format(path: Path, found: object) -> None:
+    """Refuse a file of another version."""
+    if found != FORMAT or isinstance(found, bool | float):
+        newer = isinstance(found, int) and found > FORMAT
+        advice = "Update nestling." if newer else "It is not a run of nestling's, or an older one: train again."
+        raise RunError(path, f"has format {str(found)[:20]}, and this version reads {FORMAT}", advice)
+
+
+def _unreadable(path: Path, error: OSError) -> RunError:
+    if isinstance(error, FileNotFoundError):
+        return RunError(path, "is not there", "Give the folder that `nestling train --out` wrote.")
+    return RunError(path, f"can't be read ({error.strerror or error})", "Check the path and its permissions.")
+
+
 def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
-    digest = hashlib.sha256(text.encode())
+    total = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(bytes_of(tensor))
+    return total.hexdigest()
 
 
-def _no_constant(name: str) -> Callable[[], None]:
+def bytes_of(tensor: Tensor) -> bytes:
+    """The content of a tensor."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is too large")
+    return number
+
+
+def _not_a_number(name: str) -> None:
     raise ValueError(f"{name} is not a number")
+
+
+def _short(error: BaseException) -> str:
+    """What an error says, on one line that is not endless."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -2,55 +2,82 @@
 
 import json
 import sys
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from platform import python_version
+from types import TracebackType
 from typing import Any
 
 import numpy
 import torch
+from filelock import FileLock, Timeout
 
-from nestling.errors import RunError
+from nestling.errors import NestlingError, RunError
 from nestling.network import Nested
 from nestling.prediction import Calibration
-from nestling.training.checkpoint import CHECKPOINT_FILE, State, read_checkpoint, state_of, write_checkpoint
+from nestling.training.checkpoint import State, pack_checkpoint, state_of, unpack_checkpoint
 from nestling.training.events import event_writer, write_events
 from nestling.training.files import (
-    FORMAT,
-    check_format,
+    digest,
+    parsed,
+    plain_file,
     read_json,
     read_tensors,
+    remove_parts,
     write_json,
     write_tensors,
     write_whole,
 )
 from nestling.training.recipe import Recipe
 from nestling.training.saving import (
-    GROUPS_FILE,
-    NETWORK_FILE,
     WEIGHTS_FILE,
     describe,
+    loaded,
     made_folder,
     packed,
     save,
     unpack,
+    weights_digest,
 )
 from nestling.version import __version__
 
 RECIPE_FILE = "recipe.json"
 LOG_FILE = "log.jsonl"
 CALIBRATION_FILE = "calibration.json"
+CHECKPOINT_FILE = "checkpoint.safetensors"
+PREVIOUS_FILE = "checkpoint.previous.safetensors"
+EVENTS_FOLDER = "events"
+_LOCK_FILE = ".lock"
+_CHECK = "crc32"
+_PARTS = ("data", "recipe", "network")
+"""What makes two runs the same."""
 
 
 class Keeper(ABC):
-    """Where a run keeps what must outlive a step."""
+    """Where a run keeps what must outlive a step; inside ``with`` it is this run's alone."""
 
     lines: list[dict[str, Any]]
+    said: str | None = None
+    """Something that the user should know about how the run was taken up."""
+    how_to_go_on: str
+    """What to tell someone who stops the run."""
+
+    def __enter__(self) -> "Keeper":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
 
     @abstractmethod
-    def begin(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
-        """Take up what was kept: put network and optimiser where they were; None if there is nothing."""
+    def release(self) -> None:
+        """Let others have it."""
+
+    @abstractmethod
+    def take_up(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
+        """Put network and optimiser where they were when they were kept last; None if they never were."""
 
     @abstractmethod
     def checkpoint(self, state: State, nested: Nested, optimiser: torch.optim.Optimizer) -> None:
@@ -74,18 +101,32 @@ class Keeper(ABC):
 
 
 class Memory(Keeper):
-    """Keeps the best weights, and nothing once the process ends."""
+    """Keeps everything until the process ends, and no longer."""
 
-    def __init__(self) -> None:
+    how_to_go_on = "Nothing of it is kept: give an out folder to be able to go on."
+
+    def __init__(self, *, checkpoints: bool = True) -> None:
+        self._checkpoints = checkpoints
         self.lines = []
         self._best: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None
+        self._last: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None
 
-    def begin(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
-        """Nothing was kept."""
-        return None
+    def take_up(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
+        """Give the copies back."""
+        if self._last is None:
+            return None
+        tensors = {name: tensor.clone() for name, tensor in self._last[0].items()}
+        return unpack_checkpoint(tensors, json.loads(json.dumps(self._last[1])), nested, optimiser, Path("memory"))
 
     def checkpoint(self, state: State, nested: Nested, optimiser: torch.optim.Optimizer) -> None:
-        """Nothing is kept."""
+        """Copy everything, if someone may come back to it."""
+        if not self._checkpoints:
+            return
+        tensors, record = pack_checkpoint(state, nested, optimiser)
+        self._last = {name: tensor.detach().clone() for name, tensor in tensors.items()}, record
+
+    def release(self) -> None:
+        """Nobody else can have it."""
 
     def log(self, line: dict[str, Any]) -> None:
         """Keep a line in memory."""
@@ -108,90 +149,205 @@ class Memory(Keeper):
 class RunFolder(Keeper):
     """A folder on disk that a run which was stopped goes on from."""
 
-    def __init__(self, place: Path, nested: Nested, recipe: Recipe, about: Mapping[str, Any]) -> None:
+    def __init__(
+        self, place: Path, nested: Nested, recipe: Recipe, about: Mapping[str, Any], num_processes: int = 1
+    ) -> None:
         self.place = made_folder(place)
         self.lines = []
+        self.how_to_go_on = f"{place} holds it: give the same command again to go on."
+        self._lock = FolderLock(self.place)
         self._wanted = json.loads(json.dumps(_record(nested, recipe, about)))
+        self._identity = identity_of(self._wanted)
+        self._num_processes = num_processes
         self._events = recipe.tensorboard
         if self._events:
             event_writer()  # an error now rather than after an epoch
 
-    def begin(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
+    def release(self) -> None:
+        """Let another process have the folder."""
+        self._lock.release()
+
+    def take_up(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
         """Go on with the same run, refuse another one, or start a fresh folder."""
+        self._lock.acquire()
+        remove_parts(self.place)
         path = self.place / RECIPE_FILE
-        begun = [file for file in (WEIGHTS_FILE, CHECKPOINT_FILE) if (self.place / file).exists()]
+        begun = [file for file in (WEIGHTS_FILE, CHECKPOINT_FILE, PREVIOUS_FILE) if (self.place / file).exists()]
         if not path.exists() and begun:
             raise RunError(self.place, "holds a network but no recipe", "Choose another folder.")
         if not begun:  # nothing, or a run that ended before it kept anything
-            write_json(path, self._wanted | {"made_by": environment()})
+            write_json(path, self._wanted | {"made_by": environment(self._num_processes)})
             return None
         saved = read_json(path)
-        if not isinstance(saved, dict):
-            raise RunError(path, "is not a run's recipe", "Choose another folder.")
-        check_format(path, saved.get("format"))
-        for part in ("data", "recipe", "network"):
+        for part in _PARTS:
             if saved.get(part) != self._wanted[part]:
                 advice = "Choose another folder, or give the same command as before."
                 raise RunError(self.place, f"holds another run: {_difference(part, saved, self._wanted)}", advice)
-        if not (self.place / CHECKPOINT_FILE).exists():
-            return None
-        _, record = read_tensors(self.place / CHECKPOINT_FILE)
-        state = state_of(self.place / CHECKPOINT_FILE, record)
-        for file in (NETWORK_FILE, GROUPS_FILE, WEIGHTS_FILE) if state.finished else ():
-            if not (self.place / file).exists():
-                raise RunError(self.place / file, "is missing, though the run is complete", "Train in another folder.")
+        state = self._last_good(nested, optimiser)
+        if state is not None:
+            self.lines = _lines_until(self.place / LOG_FILE, state.epoch)
+            self._write_log()
+        return state
+
+    def _last_good(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
+        """Take up the checkpoint, or the one before it if that one can't be used."""
+        first: RunError | None = None
+        for path in (self.place / CHECKPOINT_FILE, self.place / PREVIOUS_FILE):
+            if not path.exists():
+                continue
+            try:
+                state = self._taken_up(path, nested, optimiser)
+            except RunError as error:
+                first = first or error
+                continue
+            if first is not None:
+                self.said = f"{first} Going on from the checkpoint before it."
+            return state
+        if first is not None:
+            raise first
+        return None
+
+    def _taken_up(self, path: Path, nested: Nested, optimiser: torch.optim.Optimizer) -> State:
+        tensors, record = read_tensors(path)
+        self._check_run(path, record)
+        state = state_of(path, record)
         if not state.finished:
-            state = read_checkpoint(self.place / CHECKPOINT_FILE, nested, optimiser)
-        self.lines = _lines_until(self.place / LOG_FILE, state.epoch)
-        self._write_log()
+            return unpack_checkpoint(tensors, record, nested, optimiser, path)
+        if not (self.place / WEIGHTS_FILE).exists():
+            raise RunError(
+                self.place / WEIGHTS_FILE, "is missing, though the run is complete", "Train in another folder."
+            )
         return state
 
     def checkpoint(self, state: State, nested: Nested, optimiser: torch.optim.Optimizer) -> None:
-        """Write the checkpoint."""
-        write_checkpoint(self.place / CHECKPOINT_FILE, state, nested, optimiser)
+        """Write the checkpoint; the one before it stays until this one was read back, and then as a second choice."""
+        self._write_checkpoint(*pack_checkpoint(state, nested, optimiser))
 
     def log(self, line: dict[str, Any]) -> None:
         """Add a line to the log."""
         self.lines.append(line)
         self._write_log()
         if self._events:
-            write_events(self.place / "events", line)
+            folder = self.place / EVENTS_FOLDER
+            if folder.is_symlink():
+                raise RunError(folder, "leads out of the run folder", "Remove it.")
+            write_events(folder, line)
 
     def keep_best(self, nested: Nested, notes: Mapping[str, Any]) -> None:
         """Write the network's files."""
-        save(nested, self.place, notes=notes)
+        save(nested, self.place, notes={"run": self._identity, **notes})
 
     def give_best(self, nested: Nested) -> None:
         """Read the weights back."""
         path = self.place / WEIGHTS_FILE
-        unpack(nested, *read_tensors(path), path)
+        tensors, record = read_tensors(path)
+        self._check_run(path, record.get("notes"))
+        unpack(nested, tensors, record, path)
 
     def finish(self, state: State, calibrations: list[Calibration]) -> None:
         """Write the calibrations, and a checkpoint that holds nothing but that the run is complete."""
         write_calibrations(self.place, calibrations)
-        write_tensors(self.place / CHECKPOINT_FILE, {}, {"state": vars(state) | {"finished": True}})
+        self._write_checkpoint({}, {"state": vars(state) | {"finished": True}})
+        (self.place / PREVIOUS_FILE).unlink(missing_ok=True)
+
+    def _write_checkpoint(self, tensors: Mapping[str, torch.Tensor], record: Mapping[str, Any]) -> None:
+        path, before = self.place / CHECKPOINT_FILE, self.place / PREVIOUS_FILE
+        if path.exists():
+            before.unlink(missing_ok=True)  # first, so that there need never be room for three
+        write_tensors(path, tensors, {**record, "run": self._identity}, old=before)
+
+    def _check_run(self, path: Path, record: object) -> None:
+        if not isinstance(record, Mapping) or record.get("run") != self._identity:
+            raise RunError(path, "belongs to another run", "Restore it from a copy, or train in another folder.")
 
     def _write_log(self) -> None:
-        text = "".join(json.dumps(line) + "\n" for line in self.lines)
+        text = "".join(json.dumps(line | {_CHECK: _check_of(line)}) + "\n" for line in self.lines)
         write_whole(self.place / LOG_FILE, text.encode())
 
 
+class FolderLock:
+    """Keeps other processes from writing to a folder; a process that ends in any way gives it up."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._lock = FileLock(place / _LOCK_FILE, blocking=False)
+
+    def acquire(self) -> None:
+        """Take the folder, if it is not taken already, or say that another process has it."""
+        try:
+            if not self._lock.is_locked:
+                self._lock.acquire()
+        except Timeout:
+            advice = "Wait for it to end, or choose another folder."
+            raise RunError(self._place, "is in use by another process", advice) from None
+        except OSError as error:
+            raise RunError(
+                self._place, f"can't be written to ({error.strerror or error})", "Check its permissions."
+            ) from None
+
+    def release(self) -> None:
+        """Give the folder up."""
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+
+def identity_of(record: Mapping[str, Any]) -> str:
+    """What a run's files name it by: a checksum of its data, recipe and network."""
+    return digest({part: record.get(part) for part in _PARTS})
+
+
+def read_run(
+    place: Path, module: torch.nn.Module | None, *, trust: bool
+) -> tuple[Nested, dict[str, Any], list[Calibration]]:
+    """The network of a run folder, what its recipe file says, and its calibrations, all of the same run."""
+    saved = read_json(place / RECIPE_FILE)
+    path = place / WEIGHTS_FILE
+    tensors, record = read_tensors(path)
+    notes = record.get("notes")
+    if not isinstance(notes, dict) or notes.get("run") != identity_of(saved):
+        raise RunError(path, "belongs to another run than recipe.json", "Restore them from a copy, or train again.")
+    calibrations = _calibrations_for(place, weights_digest(tensors))
+    return loaded(path, tensors, record, module, trust=trust), saved, calibrations
+
+
+def add_cuts(place: Path, nested: Nested, calibrations: list[Calibration]) -> None:
+    """Write what a network has learned of more cuts: statistics of its norms, and calibrations."""
+    with FolderLock(place):
+        _, record = read_tensors(place / WEIGHTS_FILE)
+        save(nested, place, notes=record.get("notes"))
+        write_calibrations(place, calibrations)
+
+
 def write_calibrations(place: Path, calibrations: list[Calibration]) -> None:
-    """Write the calibrations of a run."""
+    """Write the calibrations of the weights that a run holds."""
+    tensors, _ = read_tensors(place / WEIGHTS_FILE)
     rows = [calibration.to_dict() for calibration in calibrations]
-    write_json(place / CALIBRATION_FILE, {"format": FORMAT, "calibrations": rows})
+    write_json(place / CALIBRATION_FILE, {"weights": weights_digest(tensors), "calibrations": rows})
 
 
 def read_calibrations(place: Path) -> list[Calibration]:
     """The calibrations of a run; none if it was never calibrated."""
+    tensors, _ = read_tensors(place / WEIGHTS_FILE)
+    return _calibrations_for(place, weights_digest(tensors))
+
+
+def _calibrations_for(place: Path, weights: str) -> list[Calibration]:
     path = place / CALIBRATION_FILE
     if not path.exists():
         return []
     saved = read_json(path)
-    if not isinstance(saved, dict) or not isinstance(saved.get("calibrations"), list):
-        raise RunError(path, "is not a list of calibrations", "Delete it, and calibrate again.")
-    check_format(path, saved.get("format"))
-    return [Calibration.from_dict(row) for row in saved["calibrations"]]
+    advice = "Delete it, and calibrate again."
+    if saved.get("weights") != weights:
+        raise RunError(path, "was fitted to other weights than model.safetensors has", advice)
+    try:
+        return [Calibration.from_dict(row) for row in saved["calibrations"]]
+    except (NestlingError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(path, f"is not a list of calibrations ({error})", advice) from None
 
 
 def read_log(place: Path) -> list[dict[str, Any]]:
@@ -199,8 +355,8 @@ def read_log(place: Path) -> list[dict[str, Any]]:
     return _lines_until(place / LOG_FILE, sys.maxsize)
 
 
-def environment() -> dict[str, Any]:
-    """What a run was made by: versions, command, threads and device."""
+def environment(num_processes: int = 1) -> dict[str, Any]:
+    """What a run was made by: versions, command, threads and processes."""
     return {
         "nestling": __version__,
         "torch": torch.__version__,
@@ -208,11 +364,12 @@ def environment() -> dict[str, Any]:
         "python": python_version(),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "threads": torch.get_num_threads(),
+        "processes": num_processes,
     }
 
 
 def _record(nested: Nested, recipe: Recipe, about: Mapping[str, Any]) -> dict[str, Any]:
-    return {"format": FORMAT, "network": describe(nested), "recipe": recipe.to_dict(), "data": dict(about)}
+    return {"network": describe(nested), "recipe": recipe.to_dict(), "data": dict(about)}
 
 
 def _difference(part: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
@@ -229,14 +386,18 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _check_of(line: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(line, sort_keys=True).encode())
+
+
 def _lines_until(path: Path, epoch: int) -> list[dict[str, Any]]:
-    """The lines of a log that belong to the first ``epoch`` epochs; one that was cut off is left out."""
+    """The lines of a log that belong to the first ``epoch`` epochs; those that are damaged are left out."""
     lines = []
-    for text in path.read_text(errors="replace").splitlines() if path.exists() else ():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and isinstance(line.get("epoch"), int) and line["epoch"] <= epoch:
-            lines.append(line)
+    for text in plain_file(path).read_text(errors="replace").splitlines() if path.exists() else ():
+        with suppress(ValueError, RecursionError):
+            line = parsed(text)
+            if not isinstance(line, dict) or line.pop(_CHECK, None) != _check_of(line):
+                continue
+            if isinstance(line.get("epoch"), int) and line["epoch"] <= epoch:
+                lines.append(line)
     return lines

@@ -1,5 +1,6 @@
 """The loop: steps, validation, the best weights so far, and where to go on from."""
 
+import json
 import time
 from typing import Any
 
@@ -9,10 +10,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from nestling.distributions import Downhill
-from nestling.errors import NonFiniteError, RunError
+from nestling.errors import DivergenceError, NonFiniteError, ProcessError, RunError
 from nestling.network import Nested, recalibrate
 from nestling.network.cut import full_cut
 from nestling.prediction import Likelihood, Scores, evaluate
+from nestling.processes import ALONE, Processes
+from nestling.seeding import Purpose, generator, reseed
 from nestling.training import schedules
 from nestling.training.checkpoint import State
 from nestling.training.elbo import Terms, elbo_terms
@@ -21,17 +24,33 @@ from nestling.training.folder import Keeper
 from nestling.training.optimisers import make_optimiser, set_lr
 from nestling.training.progress import Progress
 from nestling.training.recipe import Recipe
-from nestling.training.watch import diverged
+from nestling.training.spreading import give_best, share_buffers, take_up
+from nestling.training.stopping import Stopped, Stopping
+from nestling.training.watch import diverged, diverged_in_validation, weights_gone_wrong
 
 CHECKPOINT_SECONDS = 300.0
 """A checkpoint is written after each epoch, and within one whenever this much time has passed."""
+STEP_BACK = 0.5
+"""What the learning rates are multiplied by when a run that diverged goes back."""
+_SUMMED = ("loss", "nll", "weight_kl", "order_kl")
 
 
 class Loop:
-    """Trains a nested network on a feed by a recipe, from wherever its keeper says."""
+    """Trains a nested network on a feed by a recipe, from wherever its keeper says, alone or as one of several."""
 
-    def __init__(self, nested: Nested, feed: Feed, recipe: Recipe, likelihood: Likelihood, keeper: Keeper) -> None:
+    def __init__(
+        self,
+        nested: Nested,
+        feed: Feed,
+        recipe: Recipe,
+        likelihood: Likelihood,
+        keeper: Keeper,
+        *,
+        processes: Processes = ALONE,
+        stopping: Stopping | None = None,
+    ) -> None:
         self.nested, self.feed, self.recipe, self.likelihood, self.keeper = nested, feed, recipe, likelihood, keeper
+        self.processes, self.stopping = processes, stopping or Stopping()
         self.num_steps = recipe.epochs * len(feed.train)
         self.optimiser = make_optimiser(nested, recipe, self.num_steps)
         self.num_weights = sum(own.numel() for own in nested.log_alphas(full_cut(nested.groups)).values())
@@ -44,68 +63,129 @@ class Loop:
         """Train to the end; torch's random state is left as it was found."""
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(self.recipe.seed)
-            self.state = self.keeper.begin(self.nested, self.optimiser) or self.state
-            self._check_state()
+            self._take_up()
             if not self.state.finished:
-                self._train(quiet)
-        self.keeper.give_best(self.nested)
+                self._train(quiet or not self.processes.is_first)
+        give_best(self.keeper, self.nested, self.processes)
         self.nested.eval()
         return self.state
+
+    def _take_up(self) -> None:
+        """Go to where the run was kept last, or keep its beginning."""
+        found = take_up(self.keeper, self.nested, self.optimiser, self.processes)
+        if found is None:
+            self._checkpoint()
+            return
+        self.state = found
+        self._check_state()
 
     def _check_state(self) -> None:
         """Refuse to go on from where no run of this recipe can be."""
         state, num_batches = self.state, len(self.feed.train)
-        if state.batch >= max(num_batches, 1) or state.step != state.epoch * num_batches + state.batch:
+        if state.batch > num_batches or state.step != state.epoch * num_batches + state.batch:
             wrong = f"stands at step {state.step}, batch {state.batch} of epoch {state.epoch}, which is nowhere"
             raise RunError("the checkpoint", wrong, "Delete it to start from the beginning.")
 
     def _train(self, quiet: bool) -> None:
         with Progress(self.num_steps, "train", done=self.state.step, shown=not quiet) as progress:
+            if self.keeper.said:
+                progress.say(self.keeper.said)
             if self.state.step:
                 progress.say(f"going on from epoch {self.state.epoch + 1}, step {self.state.step}")
             while self.state.epoch < self.recipe.epochs and not self._stale():
-                self._epoch(progress)
-                progress.say(self._report(self.keeper.lines[-1]))
+                try:
+                    with self.stopping.waiting():
+                        self._epoch(progress)
+                except DivergenceError as error:
+                    self._step_back(error, progress)
+                else:
+                    progress.say(self._report(self.keeper.lines[-1]))
 
     def _epoch(self, progress: Progress) -> None:
         state = self.state
         self.feed.train.set_epoch(state.epoch)
         self.nested.train()
         for batch in self.feed.train.from_batch(state.batch):
-            terms = self._step(batch)
+            figures, stop = self._step(batch)
             state.step, state.batch = state.step + 1, state.batch + 1
-            for name in ("loss", "nll", "weight_kl", "order_kl"):
-                state.sums[name] = state.sums.get(name, 0.0) + float(getattr(terms, name).detach())
-            progress.step(loss=f"{float(terms.loss.detach()):.3f}")
+            for name, value in figures.items():
+                state.sums[name] = state.sums.get(name, 0.0) + value
+            progress.step(loss=f"{figures['loss']:.3f}")
+            if stop:
+                self._stop()
             if time.monotonic() - self._written > CHECKPOINT_SECONDS:
                 self._checkpoint()
+        self._check_weights()
+        share_buffers(self.nested, self.processes)
         means = {name: total / max(1, state.batch) for name, total in state.sums.items()}
-        state.epoch, state.batch, state.sums = state.epoch + 1, 0, {}
         line = self._validated(means)
         self.keeper.log(line)
         self._checkpoint()
 
-    def _step(self, batch: Any) -> Terms:  # noqa: ANN401
-        recipe, share = self.recipe, self.state.step / self.num_steps
+    def _step(self, batch: Any) -> tuple[dict[str, float], bool]:  # noqa: ANN401
+        """One step: its figures, averaged over processes, and whether any of them was asked to stop."""
+        share = self.state.step / self.num_steps
         inputs, targets = pytree.tree_map_only(Tensor, lambda t: t.to(self.device, non_blocking=True), tuple(batch))
-        set_lr(self.optimiser, schedules.lr_factor(recipe, share))
+        set_lr(self.optimiser, self._lr_factor(share))
         for order in self.nested.orders.values():
             if isinstance(order, Downhill):
-                order.temperature = schedules.temperature(recipe, share)
+                order.temperature = schedules.temperature(self.recipe, share)
+        reseed(self.device, Purpose.NOISE, self.recipe.seed, self.state.step, self.processes.rank)
+        self.optimiser.zero_grad(set_to_none=True)
+        terms = None
         try:
             terms = self._terms((inputs, targets), share)
+            wrong = None if bool(torch.isfinite(terms.loss)) else self._diverged((inputs, targets), terms)
         except NonFiniteError:
-            raise diverged(self.nested, (inputs, targets), (), self.state.step + 1) from None
-        self.optimiser.zero_grad(set_to_none=True)
-        if not bool(torch.isfinite(terms.loss)):
-            raise diverged(self.nested, (inputs, targets), terms.cuts, self.state.step + 1)
+            wrong = self._diverged((inputs, targets), terms)
+        figures, stop = self._agreed(terms, wrong)
+        assert terms is not None
         terms.loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.nested.parameters(), recipe.clip)
+        self.processes.average_gradients(self.nested.parameters())
+        norm = torch.nn.utils.clip_grad_norm_(self.nested.parameters(), self.recipe.clip)
         if not bool(torch.isfinite(norm)):
-            raise diverged(self.nested, (inputs, targets), terms.cuts, self.state.step + 1)
+            raise self._diverged((inputs, targets), terms)
         self.optimiser.step()
-        return terms
+        return figures, stop
+
+    def _agreed(self, terms: Terms | None, wrong: DivergenceError | None) -> tuple[dict[str, float], bool]:
+        """What all processes found in a step before any goes on with it; if one diverged, all of them raise that."""
+        own = [0.0] * len(_SUMMED) if terms is None or wrong else [float(getattr(terms, n).detach()) for n in _SUMMED]
+        flags = [float(wrong is not None), float(self.stopping.asked is not None)]
+        *means, failed, stop = self.processes.mean(torch.tensor(own + flags, dtype=torch.float64)).tolist()
+        if failed:
+            told = b"" if wrong is None else json.dumps(vars(wrong)).encode()
+            raise DivergenceError(**json.loads(next(each for each in self.processes.gather(told) if each)))
+        return dict(zip(_SUMMED, means, strict=True)), stop > 0
+
+    def _diverged(self, batch: tuple[Any, Tensor], terms: Terms | None) -> DivergenceError:
+        return diverged(self.nested, batch, () if terms is None else terms.cuts, self.state.step + 1)
+
+    def _check_weights(self) -> None:
+        """Refuse to go on with weights that are no numbers: neither validation nor a checkpoint could use them."""
+        wrong = weights_gone_wrong(self.nested, self.state.step)
+        if wrong is not None:
+            raise wrong
+
+    def _step_back(self, error: DivergenceError, progress: Progress) -> None:
+        """Return to the last checkpoint with lower learning rates, if the recipe allows it and the data is sound."""
+        allowed = self.recipe.step_back - self.state.steps_back
+        if allowed <= 0 or error.in_data:
+            raise error if self.processes.is_first else ProcessError(str(error)) from None
+        steps_back = self.state.steps_back
+        self._take_up()
+        self.state.steps_back = steps_back + 1
+        self._checkpoint()
+        lower = STEP_BACK**self.state.steps_back
+        progress.say(f"{error} Back to step {self.state.step}, with learning rates times {lower:g}.")
+        progress.go_to(self.state.step)
+
+    def _stop(self) -> None:
+        """Save, and end as the signal asked."""
+        self._checkpoint()
+        self.processes.gather(b"")  # nobody leaves before the first has saved
+        number = self.stopping.asked or 15
+        raise Stopped(number, f"stopped at step {self.state.step} of {self.num_steps}. {self.keeper.how_to_go_on}")
 
     def _terms(self, batch: tuple[Any, Tensor], share: float) -> Terms:
         """The objective of one step, in the recipe's precision."""
@@ -125,17 +205,24 @@ class Loop:
                 explore=recipe.explore,
                 coupled=recipe.coupled,
                 sandwich=recipe.sandwich,
+                generator=generator(Purpose.WIDTHS, recipe.seed, self.state.step),
             )
 
     def _validated(self, means: dict[str, float]) -> dict[str, Any]:
         """Validate at the recipe's cuts, keep the weights if they are the best, and give the line of the log."""
         state = self.state
-        scores = self.validate()
+        try:
+            scores = self.validate()
+        except NonFiniteError:
+            raise diverged_in_validation(self.feed.validation, state.step) from None
+        epoch = state.epoch + 1
         score = sum(own.nll for own in scores.values()) / len(scores)
         better = state.best_score is None or score < state.best_score
         if better:
-            state.best_score, state.best_epoch = score, state.epoch
-            self.keeper.keep_best(self.nested, {"epoch": state.epoch, "validation_nll": score})
+            if self.processes.is_first:
+                self.keeper.keep_best(self.nested, {"epoch": epoch, "validation_nll": score})
+            state.best_score, state.best_epoch = score, epoch
+        state.epoch, state.batch, state.sums = epoch, 0, {}
         now = time.monotonic()
         state.seconds, self._began = state.seconds + now - self._began, now
         share = state.step / self.num_steps
@@ -143,7 +230,7 @@ class Loop:
             "epoch": state.epoch,
             "step": state.step,
             **means,
-            "lr": self.optimiser.param_groups[0]["largest_lr"] * schedules.lr_factor(self.recipe, share),
+            "lr": self.optimiser.param_groups[0]["largest_lr"] * self._lr_factor(share),
             "kappa": self._kappa(share),
             "validation": {str(cut): _figures(own) for cut, own in scores.items()},
             "validation_nll": score,
@@ -156,17 +243,31 @@ class Loop:
         """Scores on the validation data at each cut, with the weights at their means."""
         if has_norms(self.nested):
             for cut in self._cuts:
-                recalibrate(self.nested, self.feed.recalibration, cut)
+                recalibrate(self.nested, self.feed.recalibration, cut, spread=self._is_spread)
         scores = evaluate(
-            self.nested, self.feed.validation, cut=self._cuts, samples=0, likelihood=self.likelihood, seed=None
+            self.nested,
+            self.feed.validation,
+            cut=self._cuts,
+            samples=0,
+            likelihood=self.likelihood,
+            seed=None,
+            spread=self._is_spread,
         )
         return dict(zip(self._cuts, scores, strict=True))
+
+    def _lr_factor(self, share: float) -> float:
+        return schedules.lr_factor(self.recipe, share) * STEP_BACK**self.state.steps_back
 
     def _kappa(self, share: float) -> float:
         return schedules.kappa(self.recipe, share, self.feed.train.dataset_size, self.num_weights)
 
+    @property
+    def _is_spread(self) -> bool:
+        return self.processes.count > 1
+
     def _checkpoint(self) -> None:
-        self.keeper.checkpoint(self.state, self.nested, self.optimiser)
+        if self.processes.is_first and weights_gone_wrong(self.nested, self.state.step) is None:
+            self.keeper.checkpoint(self.state, self.nested, self.optimiser)
         self._written = time.monotonic()
 
     def _stale(self) -> bool:

@@ -42,13 +42,32 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     return {f"{number}.{name}": torch.as_tensor(value) for number, own in state.items() for name, value in own.items()}
 
 
+def check_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse, with a ValueError, a state that is not one of this optimiser's."""
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    entries = {"momentum_buffer"} if isinstance(optimiser, torch.optim.SGD) else {"exp_avg", "exp_avg_sq", "step"}
+    for number, own in _by_parameter(tensors).items():
+        if number >= len(parameters) or own.keys() != entries:
+            raise ValueError(f"state of parameter {number} of the optimiser")
+        like = parameters[number]
+        for name, value in own.items():
+            shape, dtype = (torch.Size(), torch.float32) if name == "step" else (like.shape, like.dtype)
+            if value.shape != shape or value.dtype != dtype:
+                raise ValueError(f"{name} of parameter {number} of the optimiser is {value.dtype} {tuple(value.shape)}")
+
+
 def load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Give an optimiser the state that ``optimiser_tensors`` gave."""
+    groups = optimiser.state_dict()["param_groups"]
+    optimiser.load_state_dict({"state": _by_parameter(tensors), "param_groups": groups})
+
+
+def _by_parameter(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Any]]:
     state: dict[int, dict[str, Any]] = {}
     for key, value in tensors.items():
         number, _, name = key.partition(".")
         state.setdefault(int(number), {})[name] = value
-    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+    return state
 
 
 def _parameters(nested: Nested) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:

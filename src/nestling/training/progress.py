@@ -31,6 +31,12 @@ class Progress:
                 self._bar.set_postfix(figures, refresh=False)
             self._bar.update()
 
+    def go_to(self, done: int) -> None:
+        """So many steps are done, fewer than before perhaps."""
+        if not self._bar.disable:
+            self._bar.n = done
+            self._bar.refresh()
+
     def say(self, line: str) -> None:
         """Print a line."""
         if self._shown:

@@ -21,7 +21,7 @@ class Recipe:
     epochs: int = 30
     """Passes over the training data."""
     batch_size: int = 128
-    """Examples of a step."""
+    """Examples of a step, of all processes together."""
     seed: int = 0
     """Seed of the data's order, of the widths and of the weights' noise."""
 
@@ -75,6 +75,8 @@ class Recipe:
 
     cuts: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0)
     """Fractions at which the network is validated, and calibrated at the end."""
+    step_back: int = 0
+    """How often a run that diverges may go back to its last checkpoint and on with half the learning rates."""
     patience: int | None = None
     """Epochs without a better validation after which training stops."""
     samples: int = 6
@@ -102,6 +104,8 @@ class Recipe:
             positive_number("order_weight", self.order_weight)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**31:
             raise RangeError("seed", repr(self.seed), "a whole number within [0, 2^31)", "Any such number does.")
+        if isinstance(self.step_back, bool) or not isinstance(self.step_back, int) or self.step_back < 0:
+            raise RangeError("step_back", repr(self.step_back), "a whole number of at least 0", "0 never goes back.")
         if self.patience is not None:
             count("patience", self.patience, "a whole number of epochs, or None to never stop early")
         _choices(self)

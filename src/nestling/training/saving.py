@@ -1,5 +1,6 @@
 """``save`` and ``load``: a nested network as a folder of JSON and safetensors, and back."""
 
+import hashlib
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -10,13 +11,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nestling import models
-from nestling.errors import NestlingError, RunError
+from nestling.errors import NestlingError, RunError, TraceError
 from nestling.models import Source, source_of
 from nestling.network import Cut, Groups, Nested, nest
 from nestling.network.cut import make_cut
-from nestling.training.files import FORMAT, check_format, read_json, read_tensors, write_json, write_tensors
+from nestling.training.files import bytes_of, digest, read_tensors, write_json, write_tensors
 
-NETWORK_FILE = "network.json"
 GROUPS_FILE = "groups.json"
 WEIGHTS_FILE = "model.safetensors"
 _PLACE = "$tensor"
@@ -26,13 +26,15 @@ _PLACE = "$tensor"
 def save(nested: Nested, folder: str | PathLike[str], *, notes: Mapping[str, Any] | None = None) -> None:
     """Write a nested network to a folder: how it was built and nested, its groups, its weights and statistics.
 
-    ``notes`` are kept beside the weights, such as the epoch they are from.
+    All of it is in ``model.safetensors``, so that no two files can disagree; ``groups.json`` is a copy of the groups
+    for people and other programs. ``notes`` are kept beside the weights, such as the epoch they are from.
     """
     place = made_folder(folder)
     tensors, record = packed(nested)
-    write_json(place / NETWORK_FILE, describe(nested))
-    write_json(place / GROUPS_FILE, {"format": FORMAT, "groups": groups_to_json(nested.groups)})
-    write_tensors(place / WEIGHTS_FILE, tensors, {**record, "notes": dict(notes or {})})
+    groups = groups_to_json(nested.groups)
+    record |= {"network": describe(nested), "groups": groups, "notes": dict(notes or {})}
+    write_json(place / GROUPS_FILE, {"groups": groups})
+    write_tensors(place / WEIGHTS_FILE, tensors, record)
 
 
 def load(folder: str | PathLike[str], module: nn.Module | None = None, *, trust: bool = False) -> Nested:
@@ -42,21 +44,26 @@ def load(folder: str | PathLike[str], module: nn.Module | None = None, *, trust:
     ``trust=True``, since that runs code which the folder names; any other, the ``module`` itself (or a network that
     was nested just as the saved one, where that took an order or rules of your own).
     """
-    place = Path(folder)
-    described = read_json(place / NETWORK_FILE)
-    tensors, record = read_tensors(place / WEIGHTS_FILE)
+    path = Path(folder) / WEIGHTS_FILE
+    return loaded(path, *read_tensors(path), module, trust=trust)
+
+
+def loaded(
+    path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any], module: nn.Module | None, *, trust: bool
+) -> Nested:
+    """The network that was read from ``path``."""
     try:
-        check_format(place / NETWORK_FILE, described["format"])
-        nested = module if isinstance(module, Nested) else _nested_again(place, described, tensors, module, trust)
-        groups = read_json(place / GROUPS_FILE)
-        check_format(place / GROUPS_FILE, groups["format"])
-        _check_groups(place, nested.groups, groups["groups"])
-        unpack(nested, tensors, record, place / WEIGHTS_FILE)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        if isinstance(error, NestlingError):
-            raise
-        advice = "Restore it from a copy, or train again."
-        raise RunError(place, f"does not hang together ({error!r})", advice) from None
+        nested = (
+            module if isinstance(module, Nested) else _nested_again(path, record["network"], tensors, module, trust)
+        )
+        _check_groups(path, nested.groups, record["groups"])
+        unpack(nested, tensors, record, path)
+    except (RunError, TraceError):
+        raise
+    except Exception as error:  # whatever a description can bring about that no network has
+        raise RunError(
+            path, f"does not hang together ({_said(error)})", "Restore it from a copy, or train again."
+        ) from None
     return nested.eval()
 
 
@@ -76,7 +83,6 @@ def describe(nested: Nested) -> dict[str, Any]:
     leaves, _ = pytree.tree_flatten(nested.example)
     simple = all(isinstance(leaf, Tensor | int | float | str | bool | None) for leaf in leaves)
     return {
-        "format": FORMAT,
         "model": None if source is None else {"name": source.name, "options": dict(source.options)},
         "nest": nested.made_with,
         "example": _with_places(nested.example) if simple else None,
@@ -127,7 +133,13 @@ def unpack(nested: Nested, tensors: Mapping[str, Tensor], record: Mapping[str, A
     for number, widths in enumerate(record["cuts"]):
         prefix = f"statistics.{number}."
         known = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-        statistics[make_cut(nested.groups, widths)] = known
+        cut = make_cut(nested.groups, widths)
+        smaller = nested.tensors_at(cut)
+        for name, tensor in known.items():
+            like = smaller.get(name, nested.tensors().get(name))
+            if like is None or like.shape != tensor.shape or not tensor.is_floating_point():
+                raise RunError(path, f"has statistics {name} that do not fit the network", "Check the module passed.")
+        statistics[cut] = known
     nested.load_state_dict(given)
     nested.statistics = statistics
 
@@ -155,11 +167,17 @@ def _with_places(example: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, A
     return {"args": list(args), "kwargs": kwargs}
 
 
+def weights_digest(tensors: Mapping[str, Tensor]) -> str:
+    """A checksum of a network's weights alone, whatever cuts it has statistics for."""
+    own = sorted((name, t) for name, t in tensors.items() if name.startswith("network."))
+    return digest([[name, hashlib.sha256(bytes_of(t)).hexdigest()] for name, t in own])
+
+
 def _nested_again(
-    place: Path, described: Mapping[str, Any], tensors: Mapping[str, Tensor], module: nn.Module | None, trust: bool
+    path: Path, described: Mapping[str, Any], tensors: Mapping[str, Tensor], module: nn.Module | None, trust: bool
 ) -> Nested:
     saved, made_with, example = (described[key] for key in ("model", "nest", "example"))
-    path = place / NETWORK_FILE
+    _check_numbers(path, described, sum(t.numel() for t in tensors.values()))
     if made_with is None or example is None:
         advice = "Nest the module as before and pass what you get: load(folder, nested)."
         raise RunError(path, "was nested with code or an example that no file can hold", advice)
@@ -172,6 +190,8 @@ def _nested_again(
             raise RunError(
                 path, wrong, "Pass trust=True (--trust) to run it, or the network itself: load(folder, module)."
             )
+        if not source.is_code:
+            _check_size(path, source, sum(t.numel() for t in tensors.values()))
         module = models.build(source.name, **source.options).to(_dtype_of(tensors))
 
     def is_place(leaf: Any) -> bool:  # noqa: ANN401
@@ -193,10 +213,30 @@ def _dtype_of(tensors: Mapping[str, Tensor]) -> torch.dtype | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _check_groups(place: Path, groups: Groups, saved: Any) -> None:  # noqa: ANN401
+def _said(error: Exception) -> str:
+    text = str(error) if isinstance(error, NestlingError) else repr(error)
+    return " ".join(text.split())[:300]
+
+
+def _check_numbers(path: Path, described: object, most: int) -> None:
+    """Refuse a description with a number that no network of so many elements can have, before anything is built."""
+    for leaf in pytree.tree_leaves(described):
+        if isinstance(leaf, int | float) and abs(leaf) > max(most, 2**16):
+            raise RunError(path, f"names a size of {leaf:.3g}, with {most} numbers in all", "Train again.")
+
+
+def _check_size(path: Path, source: Source, most: int) -> None:
+    """Refuse a network of more numbers than the file has, before memory is taken for it."""
+    with torch.device("meta"):
+        size = sum(t.numel() for t in models.build(source.name, **source.options).state_dict().values())
+    if size > most:
+        raise RunError(path, f"describes a network of {size} numbers and holds {most}", "Train again.")
+
+
+def _check_groups(path: Path, groups: Groups, saved: Any) -> None:  # noqa: ANN401
     """Refuse a network whose groups are others; the words that say why one is frozen may change with the code."""
     words = ("frozen_because",)
     own = [{key: value for key, value in group.items() if key not in words} for group in groups_to_json(groups)]
     if own != [{key: value for key, value in group.items() if key not in words} for group in saved]:
         advice = "Pass the module that was trained; one of another version of its code has other groups."
-        raise RunError(place / GROUPS_FILE, "has other groups than the network", advice)
+        raise RunError(path, "has other groups than the network", advice)

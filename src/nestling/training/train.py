@@ -1,5 +1,6 @@
 """``train``: one run, from data to a network that is validated, recalibrated and calibrated at its cuts."""
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,20 +16,21 @@ from nestling.errors import ArgumentError, DtypeError, RunError
 from nestling.network import Cut, Nested, recalibrate
 from nestling.network.cut import make_cut
 from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_named
+from nestling.processes import ALONE, Processes, connected
 from nestling.training.feeds import make_feed
-from nestling.training.files import check_format, read_json
 from nestling.training.folder import (
     RECIPE_FILE,
     Keeper,
     Memory,
     RunFolder,
+    add_cuts,
     read_calibrations,
     read_log,
-    write_calibrations,
+    read_run,
 )
 from nestling.training.loop import Loop, has_norms
 from nestling.training.recipe import Recipe
-from nestling.training.saving import load, save
+from nestling.training.stopping import Stopping
 
 COVERAGES = (0.8, 0.9, 0.95, 0.99)
 """How often conformal sets should hold the truth, as far as there are examples to tell."""
@@ -68,26 +70,41 @@ def train(
     ``out`` the run is a folder: given the same arguments again, a run that was stopped goes on where it was, and a
     complete one is read back. ``likelihood`` follows from the data set, and is categorical for loaders.
     ``starts_from`` says which weights the network begins with, for the folder to tell one such run from another.
+
+    Started by torchrun, the processes share every batch: all draw the same widths, each its own noise of the weights.
+    Ctrl-C and SIGTERM save the run first (in the main thread), and then raise ``Stopped``, a KeyboardInterrupt.
     """
     if not isinstance(nested, Nested):
         raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
     recipe = recipe or Recipe()
-    feed = make_feed(data, recipe)
-    model = likelihood_named(likelihood or feed.likelihood or "categorical")
-    about = feed.about | {"likelihood": model.name, "starts_from": starts_from}
-    keeper: Keeper = Memory() if out is None else RunFolder(Path(out), nested, recipe, about)
-    loop = Loop(nested, feed, recipe, model, keeper)
-    state = loop.run(quiet=quiet)
-    if state.finished and out is not None:
-        calibrations = read_calibrations(Path(out))
-    else:
-        calibrations = _calibrations(nested, feed.validation, sorted(set(recipe.cuts)), recipe.samples, model)
-        keeper.finish(state, calibrations)
-    return Run(nested, recipe, model.name, keeper.lines, calibrations, about, None if out is None else Path(out))
+    with connected() as processes, Stopping().watching() as stopping:
+        feed = processes.agree(lambda: make_feed(data, recipe, processes))
+        model = likelihood_named(likelihood or feed.likelihood or "categorical")
+        about = feed.about | {"likelihood": model.name, "starts_from": starts_from}
+        place = None if out is None else Path(out)
+        with processes.agree(lambda: _keeper(place, nested, recipe, about, processes)) as keeper:
+            loop = Loop(nested, feed, recipe, model, keeper, processes=processes, stopping=stopping)
+            state = loop.run(quiet=quiet)
+            if state.finished and place is not None:
+                calibrations = _known_calibrations(place, processes)
+            else:
+                spread = processes.count > 1
+                calibrations = _calibrations(nested, feed.validation, recipe, model, spread=spread)
+                if processes.is_first:
+                    keeper.finish(state, calibrations)
+    return Run(nested, recipe, model.name, keeper.lines, calibrations, about, place)
 
 
-def prepared(run: Run, cuts: Sequence[float], source: Data) -> Run:
+def _keeper(place: Path | None, nested: Nested, recipe: Recipe, about: dict[str, Any], processes: Processes) -> Keeper:
+    """What keeps the run: the folder, by the first process alone, or the memory of each."""
+    if place is None or not processes.is_first:
+        return Memory(checkpoints=recipe.step_back > 0)
+    return RunFolder(place, nested, recipe, about, processes.count)
+
+
+def prepared(run: Run, cuts: Sequence[float], source: Data, processes: Processes = ALONE) -> Run:
     """The run ready at more cuts: norms recalibrated and calibrations fitted where they were not, and saved with it."""
+    spread = processes.count > 1
     new = {make_cut(run.nested.groups, cut): cut for cut in cuts if run.calibration(cut) is None}
     missing = list(new.values())
     if not missing:
@@ -95,38 +112,49 @@ def prepared(run: Run, cuts: Sequence[float], source: Data) -> Run:
     feed = make_feed(source, run.recipe)
     if has_norms(run.nested):
         for cut in missing:
-            recalibrate(run.nested, feed.recalibration, cut)
+            recalibrate(run.nested, feed.recalibration, cut, spread=spread)
     model = likelihood_named(run.likelihood)
-    fitted = [*run.calibrations, *_calibrations(run.nested, feed.validation, missing, run.recipe.samples, model)]
-    if run.folder is not None:
-        save(run.nested, run.folder, notes={"cuts_added": missing})
-        write_calibrations(run.folder, fitted)
+    recipe = run.recipe.but(cuts=tuple(missing))
+    fitted = [*run.calibrations, *_calibrations(run.nested, feed.validation, recipe, model, spread=spread)]
+    if run.folder is not None and processes.is_first:
+        add_cuts(run.folder, run.nested, fitted)
     return replace(run, calibrations=fitted)
 
 
+def _known_calibrations(place: Path, processes: Processes) -> list[Calibration]:
+    """What the folder of a complete run has, read by the first process."""
+    rows = processes.from_first(lambda: json.dumps([own.to_dict() for own in read_calibrations(place)]).encode())
+    return [Calibration.from_dict(row) for row in json.loads(rows)]
+
+
 def _calibrations(
-    nested: Nested, validation: Iterable[Any], cuts: Sequence[float], samples: int, model: Likelihood
+    nested: Nested, validation: Iterable[Any], recipe: Recipe, model: Likelihood, *, spread: bool = False
 ) -> list[Calibration]:
     """A calibration for each cut, at every coverage that the validation data has enough examples for."""
     with torch.random.fork_rng(devices=[]):  # a loader draws a seed whenever it is begun
         num_examples = sum(len(targets) for _, targets in validation)
     coverage = [own for own in COVERAGES if num_examples >= math.ceil(own / (1 - own))]
-    return calibrate(nested, validation, cut=list(cuts), samples=samples, likelihood=model, coverage=coverage)
+    return calibrate(
+        nested,
+        validation,
+        cut=sorted(set(recipe.cuts)),
+        samples=recipe.samples,
+        likelihood=model,
+        coverage=coverage,
+        spread=spread,
+    )
 
 
 def open_run(folder: str | PathLike[str], module: nn.Module | None = None, *, trust: bool = False) -> Run:
     """Read a run back from its folder; ``module`` and ``trust`` are those of ``load``."""
     place = Path(folder)
-    saved = read_json(place / RECIPE_FILE)
-    if not isinstance(saved, dict):
-        raise RunError(place / RECIPE_FILE, "is not a run's recipe", "Give the folder that a run was written to.")
-    check_format(place / RECIPE_FILE, saved.get("format"))
+    nested, saved, calibrations = read_run(place, module, trust=trust)
     about = saved.get("data")
     if not isinstance(about, dict) or not isinstance(about.get("likelihood"), str):
         raise RunError(place / RECIPE_FILE, "does not say what data the run was trained on", "Restore it from a copy.")
     try:
         recipe = Recipe.from_dict(saved.get("recipe"))
+        likelihood_named(about["likelihood"])
     except ArgumentError as error:
         raise RunError(place / RECIPE_FILE, f"has a recipe that can't be used ({error})", "Restore it.") from None
-    nested = load(place, module, trust=trust)
-    return Run(nested, recipe, about["likelihood"], read_log(place), read_calibrations(place), about, place)
+    return Run(nested, recipe, about["likelihood"], read_log(place), calibrations, about, place)

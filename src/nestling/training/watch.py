@@ -1,6 +1,6 @@
 """Finds where a network first left the finite numbers, once a loss or a gradient has."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -12,17 +12,18 @@ from nestling.network import Cut, Nested
 from nestling.network.layers import VariationalLayer
 from nestling.network.nest import as_call
 
-_SLOWER = "Lower lr, lengthen lr_warm_up and kl_warm_up, or lower clip."
+_SLOWER = "Lower lr, lengthen lr_warm_up and kl_warm_up, or let step_back do it."
+_CLEAN = "Clean the data: drop or fill such examples."
 
 
 def diverged(nested: Nested, batch: tuple[Any, Tensor], cuts: tuple[Cut, ...], step: int) -> DivergenceError:
     """The error that names the first of data, weights, activations and gradients that is not finite."""
     for what, part in zip(("inputs", "targets"), batch, strict=True):
         if any(_bad(leaf) for leaf in pytree.tree_leaves(part)):
-            return DivergenceError(step, f"the {what} of the batch", "Clean the data: drop or fill such examples.")
-    for name, parameter in nested.named_parameters():
-        if _bad(parameter):
-            return DivergenceError(step, f"the weights {_public(name)}", _SLOWER)
+            return DivergenceError(step, f"the {what} of the batch", _CLEAN, in_data=True)
+    wrong = weights_gone_wrong(nested, step)
+    if wrong is not None:
+        return wrong
     place = _first_layer(nested, batch[0], cuts)
     if place is not None:
         return DivergenceError(step, f"the output of layer {place}" if place else "the network's output", _SLOWER)
@@ -30,6 +31,22 @@ def diverged(nested: Nested, batch: tuple[Any, Tensor], cuts: tuple[Cut, ...], s
         if parameter.grad is not None and _bad(parameter.grad):
             return DivergenceError(step, f"the gradient of {_public(name)}", _SLOWER)
     return DivergenceError(step, "the loss", f"Check that targets fit the likelihood. {_SLOWER}")
+
+
+def weights_gone_wrong(nested: Nested, step: int) -> DivergenceError | None:
+    """The error that names weights which are not finite, if there are some."""
+    for name, parameter in nested.named_parameters():
+        if _bad(parameter):
+            return DivergenceError(step, f"the weights {_public(name)}", _SLOWER)
+    return None
+
+
+def diverged_in_validation(batches: Iterable[Any], step: int) -> DivergenceError:
+    """The error for an output on validation data that is not finite: whether its inputs are."""
+    for number, (inputs, _) in enumerate(batches):
+        if any(_bad(leaf) for leaf in pytree.tree_leaves(inputs)):
+            return DivergenceError(step, f"the inputs of validation batch {number}", _CLEAN, in_data=True)
+    return DivergenceError(step, "the network's output on validation data", _SLOWER)
 
 
 def _first_layer(nested: Nested, inputs: Any, cuts: tuple[Cut, ...]) -> str | None:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""Generators that depend on a few whole numbers alone, so that any batch of any epoch can be made again."""
+"""Random numbers that depend on a few whole numbers alone, so that any batch and any step can be made again."""
 
 from enum import IntEnum
 
@@ -13,11 +13,23 @@ class Purpose(IntEnum):
     SHUFFLE = 2
     AUGMENT = 3
     LOADER = 4
+    WIDTHS = 5
+    NOISE = 6
+    PREDICTION = 7
 
 
 def generator(purpose: Purpose, seed: int, epoch: int = 0, batch: int = 0) -> torch.Generator:
     """A fresh generator for this purpose, seed, epoch and batch."""
     return torch.Generator().manual_seed(mixed(purpose, seed, epoch, batch))
+
+
+def reseed(device: torch.device, purpose: Purpose, seed: int, epoch: int = 0, batch: int = 0) -> None:
+    """Set torch's own random state, that of the CPU and of a GPU the network is on."""
+    number = mixed(purpose, seed, epoch, batch)
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(number)
 
 
 def mixed(purpose: Purpose, seed: int, epoch: int = 0, batch: int = 0) -> int:

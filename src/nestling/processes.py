@@ -1,0 +1,170 @@
+"""The processes that share a run: which of them this is, and how they give each other what they found."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load, save
+from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from nestling.errors import NestlingError, ProcessError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """``count`` processes, of which this is number ``rank``; one alone gets back what it gives."""
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that prints and writes."""
+        return self.rank == 0
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Say in a sentence, inside the block, that another process is gone."""
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            text = str(error)
+            if self.count == 1 or not any(word in text.lower() for word in _SIGNS):
+                raise
+            raise ProcessError(f"another process of the run is gone ({text.splitlines()[0][:120]}).") from error
+
+    def agree(self, make: Callable[[], T]) -> T:
+        """What each process makes for itself; if one meets an error of nestling's, all of them stop."""
+        made: list[T] = []
+        error: NestlingError | None = None
+        try:
+            made.append(make())
+        except NestlingError as met:
+            error = met
+        failed = {rank: text for rank, text in enumerate(self.gather(str(error or "").encode())) if text}
+        if error is not None and (self.is_first or self.count == 1):
+            raise error
+        for rank, text in failed.items():
+            raise ProcessError(f"rank {rank}: {text.decode()}")
+        return made[0]
+
+    def share(self, items: Iterable[T]) -> Iterator[T]:
+        """This process's share of items that all of them have."""
+        return islice(items, self.rank, None, self.count)
+
+    def gather(self, content: bytes) -> list[bytes]:
+        """What every process gave, in the order of their ranks."""
+        if self.count == 1:
+            return [content]
+        with self.together():
+            own = torch.frombuffer(bytearray(content + b"\0"), dtype=torch.uint8).to(_device())
+            length = torch.tensor([len(own)], device=own.device)
+            lengths = [torch.zeros_like(length) for _ in range(self.count)]
+            dist.all_gather(lengths, length)
+            longest = max(int(each) for each in lengths)
+            padded = torch.cat([own, own.new_zeros(longest - len(own))])
+            found = [torch.zeros_like(padded) for _ in range(self.count)]
+            dist.all_gather(found, padded)
+        return [each[: int(size) - 1].cpu().numpy().tobytes() for each, size in zip(found, lengths, strict=True)]
+
+    def gather_tensors(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+        """The tensors that every process gave, in the order of their ranks, each with its names in their order."""
+        if self.count == 1:
+            return [dict(tensors)]
+        numbered = {f"{number:09} {name}": t.contiguous().cpu() for number, (name, t) in enumerate(tensors.items())}
+        return [{name[10:]: t for name, t in sorted(load(each).items())} for each in self.gather(save(numbered))]
+
+    def from_first(self, make: Callable[[], bytes]) -> bytes:
+        """What the first process makes; an error of nestling's that it meets is raised in all of them."""
+        if self.count == 1:
+            return make()
+        content = self.agree(lambda: make() if self.is_first else b"")
+        with self.together():
+            length = torch.tensor([len(content)], device=_device())
+            dist.broadcast(length, 0)
+            if not int(length):
+                return b""
+            sent = torch.frombuffer(bytearray(content or int(length)), dtype=torch.uint8).to(_device())
+            dist.broadcast(sent, 0)
+        return sent.cpu().numpy().tobytes()
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Give every process the mean of their gradients; a parameter that none of them used keeps none."""
+        if self.count == 1:
+            return
+        by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
+        for parameter in parameters:
+            if parameter.requires_grad:
+                by_dtype.setdefault(parameter.dtype, []).append(parameter)
+        for own in by_dtype.values():
+            used = torch.stack([torch.tensor(float(p.grad is not None)) for p in own]).to(own[0])
+            parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in own]
+            flat = self.mean(torch.cat([used, *(part.reshape(-1) for part in parts)]))
+            used, *means = torch.split(flat, [len(own), *(p.numel() for p in own)])
+            for parameter, mean, is_used in zip(own, means, used.tolist(), strict=True):
+                parameter.grad = mean.view_as(parameter) if is_used else None
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over the processes."""
+        if self.count == 1:
+            return values
+        with self.together():
+            moved = values.detach().to(_device())
+            dist.all_reduce(moved)
+        return (moved / self.count).to(values.device)
+
+
+ALONE = Processes()
+_SIGNS = ("gloo", "nccl", "peer", "connect", "socket", "timed out", "store")
+"""Words of the errors with which an exchange between processes fails."""
+
+
+def local_rank() -> int:
+    """Which of the processes on this machine this is."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def launched_rank() -> int:
+    """Which of the processes that torchrun started this is, connected or not."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def current() -> Processes:
+    """The processes of torch.distributed, if it was set up."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return ALONE
+    return Processes(dist.get_rank(), dist.get_world_size())
+
+
+@contextmanager
+def connected() -> Iterator[Processes]:
+    """The processes that torchrun started, connected inside the block, or those that are connected already."""
+    if current() != ALONE or int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
+        yield current()
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local_rank())
+    with Processes(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])).together():
+        store, rank, count = next(rendezvous("env://"))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store may remember processes that are gone
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, store=PrefixStore(attempt, store), rank=rank, world_size=count)
+    try:
+        yield current()
+    finally:
+        with suppress(RuntimeError):
+            dist.destroy_process_group()
+
+
+def _device() -> torch.device:
+    """Where tensors must be for processes to exchange them."""
+    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")

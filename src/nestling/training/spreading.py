@@ -1,0 +1,65 @@
+"""What the first process reads from a run folder, given to all of them: the others need no folder."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load, save
+
+from nestling.network import Nested
+from nestling.processes import Processes
+from nestling.training.checkpoint import State, pack_checkpoint, unpack_checkpoint
+from nestling.training.folder import Keeper
+from nestling.training.saving import packed, unpack
+
+_SENT = Path("the first process")
+
+
+def take_up(keeper: Keeper, nested: Nested, optimiser: torch.optim.Optimizer, processes: Processes) -> State | None:
+    """``keeper.take_up`` by the first process; all of them then stand where it does."""
+    if processes.count == 1:
+        return keeper.take_up(nested, optimiser)
+    states: list[State | None] = []
+
+    def told() -> bytes:
+        states.append(keeper.take_up(nested, optimiser))
+        _, record = pack_checkpoint(states[0] or State(), nested, optimiser)
+        return json.dumps([states[0] is None, record, keeper.lines]).encode()
+
+    is_new, record, lines = json.loads(processes.from_first(told))
+    tensors = processes.from_first(lambda: _bytes(pack_checkpoint(State(), nested, optimiser)[0]))
+    if processes.is_first:
+        return states[0]
+    keeper.lines = lines
+    state = unpack_checkpoint(load(tensors), record, nested, optimiser, _SENT)
+    return None if is_new else state
+
+
+def share_buffers(nested: Nested, processes: Processes) -> None:
+    """Give all processes the buffers of the first, such as running statistics: gradients do not keep them equal."""
+    if processes.count == 1 or not list(nested.buffers()):
+        return
+    own = dict(nested.named_buffers())
+    found = load(processes.from_first(lambda: _bytes(own)))
+    for name, buffer in own.items():
+        buffer.copy_(found[name])
+
+
+def give_best(keeper: Keeper, nested: Nested, processes: Processes) -> None:
+    """``keeper.give_best`` by the first process, and then all have those weights."""
+    if processes.count == 1:
+        keeper.give_best(nested)
+        return
+
+    def told() -> bytes:
+        keeper.give_best(nested)
+        return json.dumps(packed(nested)[1]).encode()
+
+    record = json.loads(processes.from_first(told))
+    tensors = processes.from_first(lambda: _bytes(packed(nested)[0]))
+    if not processes.is_first:
+        unpack(nested, load(tensors), record, _SENT)
+
+
+def _bytes(tensors: dict[str, torch.Tensor]) -> bytes:
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})

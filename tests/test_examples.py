@@ -1,0 +1,129 @@
+"""The examples run as a reader runs them, and those for several processes train one network in two of them."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+import tyro
+from safetensors.torch import load_file, save_file
+
+import nestling as nl
+from nestling.training.elbo import elbo_terms
+
+FOLDER = Path(__file__).parent.parent / "examples"
+TRAINERS = {"accelerate_loop": "accelerate", "fabric_loop": "lightning_fabric", "plain_loop": "torch"}
+IN_TWO = {
+    "accelerate_loop": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__],
+    "fabric_loop": [__file__, "--devices", "2"],
+}
+ROW = re.compile(r"^ *(\d+)% +([\d,]+) +([\d.]+)% +([\d.]+)%$", re.MULTILINE)
+SECONDS = 120
+WATCHED_EPOCHS = 3
+
+
+@contextmanager
+def started(name, *command, **variables):
+    """A process that begins at once, and in the block a function that waits for it and gives what it printed."""
+    if find_spec(TRAINERS[name]) is None:
+        pytest.skip(f"{TRAINERS[name]} is not installed")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
+    kept = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, *command], env=environment, start_new_session=True, **kept) as process:
+
+        def printed():
+            output, errors = process.communicate(timeout=SECONDS)
+            assert process.returncode == 0, errors
+            return output
+
+        try:
+            yield printed
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)  # with those that it started itself
+
+
+def check_table(output, least):
+    """Every line is a row of the one table, and its figures are those of a network that has learned something."""
+    heading, *lines = output.splitlines()
+    assert heading.split() == ["width", "parameters", "accuracy", "ECE"]
+    rows = ROW.findall(output)
+    assert len(rows) == len(lines)
+    widths, sizes, accuracies, errors = zip(*[[float(f.replace(",", "")) for f in row] for row in rows], strict=True)
+    plain = nl.models.build("mlp", hidden=[64, 32], in_features=64)
+    assert widths == (25, 50, 100)
+    assert sizes[0] < sizes[1] < sizes[2] == sum(parameter.numel() for parameter in plain.parameters())
+    assert min(accuracies) > 50  # chance is 10
+    assert least < accuracies[-1] < 100
+    assert max(errors) < 50
+
+
+def test_every_example_is_known_here():
+    assert {path.stem for path in FOLDER.glob("*.py")} == TRAINERS.keys()
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_an_example_is_short(name):
+    assert len((FOLDER / f"{name}.py").read_text().splitlines()) <= 60
+
+
+def test_a_loop_of_ones_own_trains_a_network():
+    with started("plain_loop", FOLDER / "plain_loop.py") as printed:
+        check_table(printed(), least=85)
+
+
+@pytest.mark.parametrize("name", IN_TWO)
+def test_a_trainer_trains_one_network_alone_and_in_two_processes(name, tmp_path):
+    alone = started(name, FOLDER / f"{name}.py")
+    in_two = started(name, *IN_TWO[name], EXAMPLE=name, SEEN=str(tmp_path))
+    with alone as printed_alone, in_two as printed_in_two:
+        check_table(printed_alone(), least=85)
+        check_table(printed_in_two(), least=65)
+    first, second = (load_file(tmp_path / f"{rank}.safetensors") for rank in range(2))
+    batches = nl.data.load("digits").batches("train", 64, shuffle=True, drop_last=True)
+    given = []
+    for epoch in range(WATCHED_EPOCHS):
+        batches.set_epoch(epoch)
+        given += [inputs for inputs, _ in batches]
+    rows = torch.stack([first.pop("rows"), second.pop("rows")], dim=2).flatten(1, 2)
+    assert torch.equal(rows, torch.stack(given)), "together they see each example of a batch once"
+    noise = zip(first.pop("noise"), second.pop("noise"), strict=True)
+    assert not any(torch.equal(own, other) for own, other in noise), "each draws weights of its own"
+    assert len(first["widths"].unique(dim=0)) > 1
+    assert first.keys() == second.keys()
+    for key, tensor in first.items():
+        assert torch.equal(tensor, second[key]), f"{key} is the same in both"
+
+
+def watch(name, folder):
+    """Run an example in this process, and write down the rows, widths and noise of every step and the last weights."""
+    seen = {"rows": [], "widths": [], "noise": []}
+    networks = set()
+
+    def watched(nested, batch, **options):
+        networks.add(nested)
+        seen["noise"].append(torch.get_rng_state())
+        terms = elbo_terms(nested, batch, **options)
+        seen["rows"].append(batch[0])
+        seen["widths"].append(torch.tensor([list(cut.as_dict().values()) for cut in terms.cuts]))
+        return terms.loss
+
+    nl.elbo = watched
+    sys.path.insert(0, str(FOLDER))
+    example = import_module(name)
+    example.EPOCHS = WATCHED_EPOCHS
+    tyro.cli(example.main)
+    (nested,) = networks
+    found = {key: torch.stack(steps) for key, steps in seen.items()} | nested.state_dict()
+    save_file(found, Path(folder) / f"{os.environ['LOCAL_RANK']}.safetensors")
+
+
+if __name__ == "__main__":
+    watch(os.environ["EXAMPLE"], os.environ["SEEN"])
