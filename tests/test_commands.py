@@ -421,3 +421,40 @@ def test_data_lists_every_set_and_where_it_is_looked_for(tmp_path, monkeypatch):
     digits = next(line for line in text.splitlines() if line.startswith("digits"))
     assert "1,797" in digits
     assert str(tmp_path / "sets") in text.splitlines()[-1]
+
+
+def test_search_and_extract(run, tmp_path):
+    """The table is that of the curve in the folder, and the network that comes out is the one it names."""
+    rows = cells(commands.search(run, "params", num_points=4).rsplit("\n\n", 1)[0])
+    curve = nl.Curve.read(run / "curve.json")
+    assert [row["accuracy %"] for row in rows] == [f"{100 * own.score:.2f}" for own in curve.rows]
+    assert (run / "curve.png").read_bytes()[:4] == b"\x89PNG"
+    most = curve.rows[0].params + 1
+    said = commands.extract(run, under=[f"params={most}"])
+    small = torch.export.load(run / f"small-{curve.rows[0].params}" / "network.pt2").module()
+    assert str(run / f"small-{curve.rows[0].params}") in said
+    opened = nl.open_run(run)
+    x = torch.randn(9, *opened.nested.example[0][0].shape[1:])
+    with torch.no_grad():
+        assert torch.allclose(small(x), nl.extract(opened.nested, curve.rows[0].cut)(x), atol=1e-6)
+    commands.extract(run, cut=0.5, out=tmp_path / "half")
+    about = json.loads((tmp_path / "half" / "small.json").read_text())
+    assert about["cut"] == {"layers.1": 2, "layers.3": 2}
+    weights = load_file(tmp_path / "half" / "weights.safetensors")
+    assert sum(own.numel() for own in weights.values()) == about["cost"]["params"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "a cut, or budgets"),
+        ({"cut": 0.5, "under": ["macs=3"]}, "a cut, or budgets"),
+        ({"under": ["macs=3"]}, "has no curve yet"),
+        ({"under": ["macs"]}, "a budget such as"),
+        ({"under": ["latency_ms=4ms"]}, "without its unit"),
+        ({"cut": 2.0}, "a fraction within"),
+    ],
+)
+def test_what_can_not_be_extracted(run, options, said):
+    with pytest.raises(NestlingError, match=said):
+        commands.extract(run, **options)

@@ -3,10 +3,12 @@
 from nestling import data, distributions, models
 from nestling.errors import (
     ArgumentError,
+    BudgetError,
     DivergenceError,
     DtypeError,
     NestlingError,
     NonFiniteError,
+    ProcessError,
     RangeError,
     RunError,
     ShapeError,
@@ -14,13 +16,16 @@ from nestling.errors import (
 )
 from nestling.network import Cost, Cut, Group, Groups, Nested, cost, extract, nest, recalibrate
 from nestling.prediction import Calibration, Prediction, Scores, calibrate, evaluate, predict
+from nestling.search import Curve, search
 from nestling.training import Recipe, Run, elbo, load, open_run, save, train
 from nestling.version import __version__  # noqa: F401
 
 __all__ = [
     "ArgumentError",
+    "BudgetError",
     "Calibration",
     "Cost",
+    "Curve",
     "Cut",
     "DivergenceError",
     "DtypeError",
@@ -30,6 +35,7 @@ __all__ = [
     "NestlingError",
     "NonFiniteError",
     "Prediction",
+    "ProcessError",
     "RangeError",
     "Recipe",
     "Run",
@@ -51,5 +57,6 @@ __all__ = [
     "predict",
     "recalibrate",
     "save",
+    "search",
     "train",
 ]

@@ -48,9 +48,13 @@ def finite_number(name: str, value: float) -> float:
     """Return ``value`` as a float if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DtypeError(name, f"{value!r}", "a plain number", "Pass a float; of a tensor with one entry, its .item().")
-    if not math.isfinite(value):
-        raise RangeError(name, value, "a finite number", "Look for a division by zero or a schedule that ran away.")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise RangeError(name, number, "a finite number", "Look for a division by zero or a schedule that ran away.")
+    return number
 
 
 def probability(name: str, value: float) -> float:

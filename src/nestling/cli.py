@@ -14,6 +14,8 @@ from nestling.commands import Device, Nesting
 from nestling.demo import demo as show
 from nestling.errors import NestlingError, ProcessError
 from nestling.processes import launched_rank
+from nestling.search.costs import CostName
+from nestling.search.strategies import StrategyName
 from nestling.training import Recipe
 from nestling.training.stopping import Stopped
 from nestling.version import __version__
@@ -82,6 +84,50 @@ def evaluate(
     _show(commands.evaluate(run, cuts, ood=ood, samples=samples, trust=trust, device=device))
 
 
+def search(
+    run: RunPath,
+    *,
+    cost: CostName = "macs",
+    strategy: StrategyName = "dynamic",
+    num_points: int = 24,
+    seed: int = 0,
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:
+    """Find the best network for every budget at once; stopped and given again, it goes on.
+
+    Example: nestling search runs/mnist --cost latency
+
+    Args:
+        cost: What the networks should be cheap in.
+        strategy: dynamic is the best and the fastest, beam is FN3's; the others are there to compare with.
+        num_points: How many networks the curve has at most.
+        seed: Seed of the strategies that draw.
+        device: auto takes a GPU where there is one.
+    """
+    _show(commands.search(run, cost, strategy=strategy, num_points=num_points, seed=seed, trust=trust, device=device))
+
+
+def extract(
+    run: RunPath,
+    *,
+    cut: float | None = None,
+    under: tuple[str, ...] = (),
+    out: Path | None = None,
+    trust: Trust = False,
+) -> None:
+    """Take a smaller plain network out of a run: at a cut, or the best of its curve under budgets.
+
+    Example: nestling extract runs/mnist --under latency_ms=0.1 bytes=200000
+
+    Args:
+        cut: Fraction of every group to keep.
+        under: Budgets for a run that was searched: params, macs, bytes or latency_ms, each as name=value.
+        out: Folder for it; by default one inside the run's, by its number of parameters.
+    """
+    print(commands.extract(run, cut=cut, under=under, out=out, trust=trust))
+
+
 def predict(
     run: RunPath,
     inputs: Annotated[Positional[Path], arg(metavar="INPUTS", help="Image, folder of images, .npy or .npz file.")],
@@ -118,7 +164,9 @@ def data() -> None:
 def main() -> None:
     """Run the command that was asked for; on bad input say so in one line and exit with 2."""
     sys.path.insert(0, os.getcwd())
-    functions: dict[str, Callable[..., None]] = {f.__name__: f for f in (demo, train, evaluate, predict, data)}
+    functions: dict[str, Callable[..., None]] = {
+        f.__name__: f for f in (demo, train, evaluate, search, extract, predict, data)
+    }
     about = f"nestling {__version__}: one training run, every size."
     try:
         tyro.extras.subcommand_cli_from_dict(functions, prog="nestling", description=about)

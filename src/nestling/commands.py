@@ -17,21 +17,32 @@ from nestling import data as sets
 from nestling import models
 from nestling.data import Data
 from nestling.data.inputs import read_inputs
+from nestling.delivery import save_small
+from nestling.delivery.small import PROGRAM_FILE
 from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
-from nestling.network import Nested, nest
+from nestling.network import Nested, nest, recalibrate
+from nestling.network import cost as run_cost
+from nestling.network import extract as run_extract
 from nestling.network.cut import make_cut
 from nestling.network.group import Kind
 from nestling.prediction import ClassPrediction, Prediction, RegressionPrediction
 from nestling.prediction import predict as run_prediction
 from nestling.processes import connected, local_rank
-from nestling.report import score_widths, text_table, widths_table
+from nestling.report import curve_table, draw_front, score_widths, text_table, widths_table
+from nestling.search import Curve
+from nestling.search import search as run_search
+from nestling.search.costs import CostName
+from nestling.search.strategies import StrategyName
 from nestling.training import Recipe, Run, open_run
 from nestling.training import train as run_training
-from nestling.training.feeds import training_fingerprint
+from nestling.training.feeds import make_feed, training_fingerprint
 from nestling.training.files import write_json, write_whole
+from nestling.training.folder import RECIPE_FILE
+from nestling.training.loop import has_norms
 from nestling.training.train import prepared
 
 _BATCH = 500
+CURVE_FILE = "curve.json"
 Device = Literal["auto", "cpu", "cuda"]
 
 
@@ -133,6 +144,75 @@ def evaluate(
     return widths_table(rows)
 
 
+def search(
+    folder: Path,
+    cost: CostName,
+    *,
+    strategy: StrategyName = "dynamic",
+    num_points: int = 24,
+    seed: int = 0,
+    trust: bool = False,
+    device: Device = "auto",
+) -> str:
+    """Find the curve on the validation data, write it and its picture to the run's folder, and give it as a table."""
+
+    def prepare() -> tuple[Run, Data]:
+        run = open_run(folder, trust=trust)
+        run.nested.to(chosen(device))
+        return run, _data_of(run)
+
+    with connected() as processes:
+        run, loaded = processes.agree(prepare)
+        feed = make_feed(loaded, run.recipe)
+        curve = run_search(
+            run.nested,
+            feed.validation,
+            cost,
+            strategy=strategy,
+            likelihood=run.likelihood,
+            recalibration=feed.recalibration,
+            num_points=num_points,
+            seed=seed,
+            out=folder,
+            spread=processes.count > 1,
+            quiet=not processes.is_first,
+        )
+        if processes.is_first:
+            curve.save(folder / CURVE_FILE)
+            draw_front(folder / CURVE_FILE.replace(".json", ".png"), curve)
+    budget = "latency_ms" if cost == "latency" else cost
+    example = f"nestling extract {folder} --under {budget}={curve.rows[len(curve.rows) // 2].cost:.3g}"
+    return f"{curve_table(curve)}\n\n{folder / CURVE_FILE} has the curve. Next: {example}"
+
+
+def extract(
+    folder: Path,
+    *,
+    cut: float | None = None,
+    under: Sequence[str] = (),
+    out: Path | None = None,
+    trust: bool = False,
+) -> str:
+    """Take the network of a cut, or the best of the curve under a budget, out of a run, into a folder of its own."""
+    if (cut is None) == (not under):
+        raise ArgumentError("extract", "both or neither", "a cut, or budgets", "Pass --cut 0.5 or --under macs=1e6.")
+    budget = dict(map(_budget, under))
+    run = open_run(folder, trust=trust)
+    nested = run.nested
+    row = _curve_of(folder).row_under(**budget) if cut is None else None
+    wanted = make_cut(nested.groups, row.cut if row is not None else cut or 0.0)
+    if has_norms(nested) and wanted not in nested.statistics:
+        recalibrate(nested, make_feed(_data_of(run), run.recipe).recalibration, wanted)
+    small = run_extract(nested, wanted)
+    found = run_cost(nested, wanted, latency=True)
+    place = folder / f"small-{found.params}" if out is None else out
+    about = {"cut": wanted.as_dict(), "cost": vars(found), "budget": budget, "score": row and row.score}
+    save_small(small, nested.example, place, about)
+    quality = f", {row.score:.2%} on the validation data" if row is not None and 0 <= row.score <= 1 else ""
+    sizes = f"{found.params:,} parameters, {found.macs:,} MACs, {found.bytes:,} bytes, {found.latency_ms:.3g} ms here"
+    return f"{place} has a network of {sizes}{quality}. Run it: torch.export.load('{place}/{PROGRAM_FILE}').module()"
+
+
 def predict(
     folder: Path,
     inputs: Path,
@@ -168,6 +248,9 @@ def predict(
         batch_size=_BATCH,
         seed=0,
     )
+    if isinstance(found, ClassPrediction) and found.probs.shape[1] != len(about["classes"]):
+        wrong = f"names {len(about['classes'])} classes for a network of {found.probs.shape[1]}"
+        raise RunError(folder / RECIPE_FILE, wrong, "Restore it from a copy, or train again.")
     header, rows = _answers(found, names, tuple(about["classes"]), coverage)
     if out is not None:
         _write_csv(out, header, rows)
@@ -247,6 +330,22 @@ def _strange(loaded: Data, ood: str | None) -> Any:  # noqa: ANN401
         given, needed = f"{ood} with inputs {other.input_shape}", f"data with inputs {loaded.input_shape}"
         raise RangeError("ood", given, needed, "Choose a set of the same kind.")
     return other.batches("test", _BATCH)
+
+
+def _curve_of(folder: Path) -> Curve:
+    if not (folder / CURVE_FILE).exists():
+        raise RunError(folder, "has no curve yet", f"Search first: nestling search {folder} --cost macs")
+    return Curve.read(folder / CURVE_FILE)
+
+
+def _budget(text: str) -> tuple[str, float]:
+    """A budget as it is written on the command line, name=value."""
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        needed = "a budget such as latency_ms=4 or bytes=200000"
+        raise ArgumentError("under", repr(text), needed, "Write the number without its unit.") from None
 
 
 _Table = tuple[list[str], list[list[str]]]

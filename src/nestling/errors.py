@@ -41,9 +41,20 @@ class RunError(NestlingError):
 
     def __init__(self, path: object, wrong: str, advice: str) -> None:
         self.path = path
-        self.wrong = wrong
+        self.wrong = _one_line(wrong)
         self.advice = advice
-        super().__init__(f"{path}: {wrong}. {advice}")
+        super().__init__(f"{path}: {self.wrong}. {advice}")
+
+
+class BudgetError(NestlingError):
+    """A budget that no network of a curve meets: ``smallest`` says what the smallest of them takes."""
+
+    def __init__(self, budget: dict[str, float], smallest: dict[str, float]) -> None:
+        self.budget = budget
+        self.smallest = smallest
+        asked, least = (", ".join(f"{name}={value:.6g}" for name, value in own.items()) for own in (budget, smallest))
+        advice = "Raise the budget, or nest with fewer blocks that are always kept."
+        super().__init__(f"no network fits {asked}; the smallest takes {least}. {advice}")
 
 
 class ProcessError(NestlingError):
@@ -62,3 +73,13 @@ class DivergenceError(NestlingError):
         self.advice = advice
         self.in_data = in_data
         super().__init__(f"step {step}: NaN or infinity in {place}. {advice}")
+
+
+_LONGEST = 300
+
+
+def _one_line(text: str) -> str:
+    """What a file holds may be quoted, but not at any length or over several lines."""
+    short = text[: 4 * _LONGEST]
+    line = " ".join("".join(c if c.isprintable() else " " for c in short).split())
+    return line if len(line) <= _LONGEST and len(text) == len(short) else line[: _LONGEST - 3] + "..."

@@ -132,9 +132,13 @@ class Nested(nn.Module):
                 )
         return self.run(full_cut(self.groups), self._scaler.scaled(self.tensors(), masks), *args, **kwargs)
 
+    def dropped(self, cut: Cut) -> frozenset[str]:
+        """Names of the tensors of layers that a cut drops whole."""
+        return self._runner.dropped(cut)
+
     def log_alphas(self, cut: Cut) -> dict[str, Tensor]:
         """log alpha of every weight that a cut keeps, by the name of its layer: what divergences are made of."""
-        smaller, gone = self.tensors_at(cut), self._runner.dropped(cut)
+        smaller, gone = self.tensors_at(cut), self.dropped(cut)
         with self._runner.holders.replaced(smaller):
             return {
                 path: layer.posterior.bounded_log_alpha().expand_as(layer.posterior.mean)

@@ -85,6 +85,8 @@ def _made(
     except ValueError:
         given = ", ".join(thresholds)
         raise DtypeError("calibration's thresholds", given, "coverages such as 0.9", _ADVICE) from None
+    if not all(isinstance(width, int) and not isinstance(width, bool) for width in (cut or {}).values()):
+        raise DtypeError("calibration's cut", "widths of other kinds", "whole numbers of blocks", _ADVICE)
     known = None if cut is None else Cut(tuple(cut.items()))
     return Calibration(temperature, by_coverage, num_examples, likelihood, samples, known)
 

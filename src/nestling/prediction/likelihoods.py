@@ -72,6 +72,10 @@ class Likelihood(ABC):
         """Mean over every labelled element of -log p(target | output), in nats."""
         return -self.log_prob(output, target).mean()
 
+    def score(self, output: Tensor, target: Tensor) -> Tensor:
+        """What a search makes as large as it can, for every element: by default its log-probability."""
+        return self.log_prob(output, target)
+
     def elements(self, target: Tensor) -> int:
         """How many labelled elements an example has: 1 for a class, H * W for pixels, D for D numbers."""
         return math.prod(target.shape[1:])
@@ -92,6 +96,12 @@ class _Classes(Likelihood):
         """Log-probability of labels (B, ...), or of those of each rater (B, R, ...)."""
         self._check_shapes(output, target)
         return class_log_prob(self.class_logits(output, 1).log_softmax(1), target)
+
+    def score(self, output: Tensor, target: Tensor) -> Tensor:
+        """Whether each label is the likeliest; for positions, most of which are background, the log-probability."""
+        if output.ndim > 2:
+            return self.log_prob(output, target)
+        return (self.class_logits(output, 1).argmax(1) == target).to(output.dtype)
 
     def check(self, output: Tensor, target: Tensor) -> None:
         """Refuse labels that are not whole numbers of the right shape, or that name a class there is not."""

@@ -15,6 +15,8 @@ from nestling.training.saving import packed, unpack
 
 _ADVICE = "Delete it to start from the beginning."
 _PREFIX = "optimiser."
+_MOST, _LARGEST = 2**53, 1e300
+"""No run counts further, and no figure of it is larger."""
 
 
 @dataclass
@@ -74,9 +76,10 @@ def state_of(path: Path, record: Mapping[str, Any]) -> State:
     state = State(**saved)
     counts = [state.step, state.epoch, state.batch, state.steps_back]
     counts += [] if state.best_epoch is None else [state.best_epoch]
-    numbers = [state.seconds, *([] if state.best_score is None else [state.best_score])]
-    whole = all(isinstance(own, int) and not isinstance(own, bool) and own >= 0 for own in counts)
-    sums = isinstance(state.sums, dict) and all(isinstance(own, int | float) for own in state.sums.values())
-    if not (whole and sums and isinstance(state.finished, bool) and all(isinstance(n, int | float) for n in numbers)):
+    numbers: list[Any] = [state.seconds, *([] if state.best_score is None else [state.best_score])]
+    whole = all(isinstance(own, int) and not isinstance(own, bool) and 0 <= own < _MOST for own in counts)
+    numbers += state.sums.values() if isinstance(state.sums, dict) else [None]
+    sound = all(isinstance(own, int | float) and abs(own) < _LARGEST for own in numbers)
+    if not (whole and sound and isinstance(state.finished, bool)):
         raise RunError(path, "does not say how far the run is", _ADVICE)
     return state

@@ -8,6 +8,7 @@ import re
 import secrets
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,8 @@ def remove_parts(folder: Path) -> None:
     """Remove what a process that was killed left half written."""
     for file in folder.iterdir():
         if _PART.fullmatch(file.name):
-            file.unlink(missing_ok=True)
+            with suppress(OSError):  # a folder of that name is nobody's work of ours
+                file.unlink()
 
 
 def flush_folder(folder: Path) -> None:

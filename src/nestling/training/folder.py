@@ -52,6 +52,7 @@ PREVIOUS_FILE = "checkpoint.previous.safetensors"
 EVENTS_FOLDER = "events"
 _LOCK_FILE = ".lock"
 _CHECK = "crc32"
+_MISSING = "nothing"
 _PARTS = ("data", "recipe", "network")
 """What makes two runs the same."""
 
@@ -185,9 +186,23 @@ class RunFolder(Keeper):
                 raise RunError(self.place, f"holds another run: {_difference(part, saved, self._wanted)}", advice)
         state = self._last_good(nested, optimiser)
         if state is not None:
-            self.lines = _lines_until(self.place / LOG_FILE, state.epoch)
+            self._check_best(state)
+            self.lines = _lines_until(self.place / LOG_FILE, state.epoch, self._identity)
             self._write_log()
         return state
+
+    def _check_best(self, state: State) -> None:
+        """Refuse weights that are not the best that the run has had: those of an earlier epoch, put back."""
+        if state.best_epoch is None:
+            return
+        path = self.place / WEIGHTS_FILE
+        _, record = read_tensors(path)
+        self._check_run(path, record.get("notes"))
+        epoch = record["notes"].get("epoch")
+        is_newer = isinstance(epoch, int) and state.epoch < epoch and not state.finished  # than the last checkpoint
+        if epoch != state.best_epoch and not is_newer:
+            advice = "Restore it from a copy, or train in another folder."
+            raise RunError(path, f"is of epoch {epoch}, and the best was {state.best_epoch}", advice)
 
     def _last_good(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
         """Take up the checkpoint, or the one before it if that one can't be used."""
@@ -248,12 +263,16 @@ class RunFolder(Keeper):
         """Write the calibrations, and a checkpoint that holds nothing but that the run is complete."""
         write_calibrations(self.place, calibrations)
         self._write_checkpoint({}, {"state": vars(state) | {"finished": True}})
-        (self.place / PREVIOUS_FILE).unlink(missing_ok=True)
+        with suppress(OSError):  # it is of no use any more, and does no harm
+            (self.place / PREVIOUS_FILE).unlink()
 
     def _write_checkpoint(self, tensors: Mapping[str, torch.Tensor], record: Mapping[str, Any]) -> None:
         path, before = self.place / CHECKPOINT_FILE, self.place / PREVIOUS_FILE
-        if path.exists():
-            before.unlink(missing_ok=True)  # first, so that there need never be room for three
+        try:
+            if path.exists():
+                before.unlink(missing_ok=True)  # first, so that there need never be room for three
+        except OSError as error:
+            raise RunError(before, f"can't be removed ({error.strerror or error})", "Remove it by hand.") from None
         write_tensors(path, tensors, {**record, "run": self._identity}, old=before)
 
     def _check_run(self, path: Path, record: object) -> None:
@@ -261,7 +280,7 @@ class RunFolder(Keeper):
             raise RunError(path, "belongs to another run", "Restore it from a copy, or train in another folder.")
 
     def _write_log(self) -> None:
-        text = "".join(json.dumps(line | {_CHECK: _check_of(line)}) + "\n" for line in self.lines)
+        text = "".join(json.dumps(line | {_CHECK: _check_of(line, self._identity)}) + "\n" for line in self.lines)
         write_whole(self.place / LOG_FILE, text.encode())
 
 
@@ -311,8 +330,10 @@ def read_run(
     notes = record.get("notes")
     if not isinstance(notes, dict) or notes.get("run") != identity_of(saved):
         raise RunError(path, "belongs to another run than recipe.json", "Restore them from a copy, or train again.")
-    calibrations = _calibrations_for(place, weights_digest(tensors))
-    return loaded(path, tensors, record, module, trust=trust), saved, calibrations
+    nested = loaded(path, tensors, record, module, trust=trust)
+    known = _calibrations_for(place, weights_digest(tensors))
+    calibrations = [own for own in known if own.cut in nested.statistics or not nested.statistics]
+    return nested, saved, calibrations
 
 
 def add_cuts(place: Path, nested: Nested, calibrations: list[Calibration]) -> None:
@@ -350,9 +371,9 @@ def _calibrations_for(place: Path, weights: str) -> list[Calibration]:
         raise RunError(path, f"is not a list of calibrations ({error})", advice) from None
 
 
-def read_log(place: Path) -> list[dict[str, Any]]:
+def read_log(place: Path, identity: str) -> list[dict[str, Any]]:
     """The lines of a run's log."""
-    return _lines_until(place / LOG_FILE, sys.maxsize)
+    return _lines_until(place / LOG_FILE, sys.maxsize, identity)
 
 
 def environment(num_processes: int = 1) -> dict[str, Any]:
@@ -376,8 +397,8 @@ def _difference(part: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) 
     """The first entry, at any depth, in which a part of two runs differs."""
     name, before, now = part, saved.get(part), wanted[part]
     while isinstance(before, dict) and isinstance(now, dict):
-        key = next(key for key in {**before, **now} if before.get(key) != now.get(key))
-        name, before, now = f"{name}.{key}", before.get(key), now.get(key)
+        key = next(key for key in {**before, **now} if before.get(key, _MISSING) != now.get(key, _MISSING))
+        name, before, now = f"{name}.{key}", before.get(key, _MISSING), now.get(key, _MISSING)
     return f"its {name} is {_short(before)}, yours {_short(now)}"
 
 
@@ -386,18 +407,18 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _check_of(line: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(line, sort_keys=True).encode())
+def _check_of(line: Mapping[str, Any], identity: str) -> int:
+    return zlib.crc32(json.dumps(line, sort_keys=True).encode() + identity.encode())
 
 
-def _lines_until(path: Path, epoch: int) -> list[dict[str, Any]]:
-    """The lines of a log that belong to the first ``epoch`` epochs; those that are damaged are left out."""
-    lines = []
+def _lines_until(path: Path, epoch: int, identity: str) -> list[dict[str, Any]]:
+    """The lines of a run's log up to ``epoch``, one an epoch; those that are damaged or not its own are left out."""
+    lines: list[dict[str, Any]] = []
     for text in plain_file(path).read_text(errors="replace").splitlines() if path.exists() else ():
         with suppress(ValueError, RecursionError):
             line = parsed(text)
-            if not isinstance(line, dict) or line.pop(_CHECK, None) != _check_of(line):
+            if not isinstance(line, dict) or line.pop(_CHECK, None) != _check_of(line, identity):
                 continue
-            if isinstance(line.get("epoch"), int) and line["epoch"] <= epoch:
+            if isinstance(line.get("epoch"), int) and (lines[-1]["epoch"] if lines else 0) < line["epoch"] <= epoch:
                 lines.append(line)
     return lines

@@ -82,7 +82,11 @@ class Loop:
     def _check_state(self) -> None:
         """Refuse to go on from where no run of this recipe can be."""
         state, num_batches = self.state, len(self.feed.train)
-        if state.batch > num_batches or state.step != state.epoch * num_batches + state.batch:
+        if (
+            state.steps_back > self.recipe.step_back
+            or state.batch > num_batches
+            or state.step != state.epoch * num_batches + state.batch
+        ):
             wrong = f"stands at step {state.step}, batch {state.batch} of epoch {state.epoch}, which is nowhere"
             raise RunError("the checkpoint", wrong, "Delete it to start from the beginning.")
 

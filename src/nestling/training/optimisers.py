@@ -54,6 +54,8 @@ def check_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tens
             shape, dtype = (torch.Size(), torch.float32) if name == "step" else (like.shape, like.dtype)
             if value.shape != shape or value.dtype != dtype:
                 raise ValueError(f"{name} of parameter {number} of the optimiser is {value.dtype} {tuple(value.shape)}")
+            if not bool(torch.isfinite(value).all()) or (name in ("step", "exp_avg_sq") and bool((value < 0).any())):
+                raise ValueError(f"{name} of parameter {number} of the optimiser has values that none has")
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:

@@ -129,19 +129,35 @@ def unpack(nested: Nested, tensors: Mapping[str, Tensor], record: Mapping[str, A
         if own[name].shape != tensor.shape or own[name].dtype != tensor.dtype:
             here, there = (f"{t.dtype} {tuple(t.shape)}" for t in (own[name], tensor))
             raise RunError(path, f"has {name} as {there}, the network as {here}", "Check the module passed.")
-    statistics: dict[Cut, dict[str, Tensor]] = {}
-    for number, widths in enumerate(record["cuts"]):
-        prefix = f"statistics.{number}."
-        known = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-        cut = make_cut(nested.groups, widths)
-        smaller = nested.tensors_at(cut)
-        for name, tensor in known.items():
-            like = smaller.get(name, nested.tensors().get(name))
-            if like is None or like.shape != tensor.shape or not tensor.is_floating_point():
-                raise RunError(path, f"has statistics {name} that do not fit the network", "Check the module passed.")
-        statistics[cut] = known
+    statistics = _statistics(nested, tensors, record.get("cuts"), path)
     nested.load_state_dict(given)
     nested.statistics = statistics
+
+
+def _statistics(
+    nested: Nested,
+    tensors: Mapping[str, Tensor],
+    cuts: Any,  # noqa: ANN401
+    path: Path,
+) -> dict[Cut, dict[str, Tensor]]:
+    """The statistics that norms have at each cut, if they fit the network."""
+    if not isinstance(cuts, list) or not all(isinstance(widths, dict) for widths in cuts):
+        raise RunError(path, "does not say which cuts it has statistics for", "Restore it from a copy.")
+    found: dict[Cut, dict[str, Tensor]] = {}
+    for number, widths in enumerate(cuts):
+        prefix = f"statistics.{number}."
+        known = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        try:
+            cut = make_cut(nested.groups, widths)
+        except NestlingError as error:
+            raise RunError(path, f"has statistics of a cut there is not ({error})", "Restore it from a copy.") from None
+        smaller, own = nested.tensors_at(cut), nested.tensors()
+        for name, tensor in known.items():
+            like = smaller.get(name, own.get(name))
+            if like is None or like.shape != tensor.shape or not tensor.is_floating_point():
+                raise RunError(path, f"has statistics {name} that do not fit the network", "Check the module passed.")
+        found[cut] = known
+    return found
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -17,13 +17,14 @@ from nestling.network import Cut, Nested, recalibrate
 from nestling.network.cut import make_cut
 from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_named
 from nestling.processes import ALONE, Processes, connected
-from nestling.training.feeds import make_feed
+from nestling.training.feeds import describes_data, make_feed
 from nestling.training.folder import (
     RECIPE_FILE,
     Keeper,
     Memory,
     RunFolder,
     add_cuts,
+    identity_of,
     read_calibrations,
     read_log,
     read_run,
@@ -150,11 +151,11 @@ def open_run(folder: str | PathLike[str], module: nn.Module | None = None, *, tr
     place = Path(folder)
     nested, saved, calibrations = read_run(place, module, trust=trust)
     about = saved.get("data")
-    if not isinstance(about, dict) or not isinstance(about.get("likelihood"), str):
+    if not isinstance(about, dict) or not describes_data(about):
         raise RunError(place / RECIPE_FILE, "does not say what data the run was trained on", "Restore it from a copy.")
     try:
         recipe = Recipe.from_dict(saved.get("recipe"))
         likelihood_named(about["likelihood"])
     except ArgumentError as error:
         raise RunError(place / RECIPE_FILE, f"has a recipe that can't be used ({error})", "Restore it.") from None
-    return Run(nested, recipe, about["likelihood"], read_log(place), calibrations, about, place)
+    return Run(nested, recipe, about["likelihood"], read_log(place, identity_of(saved)), calibrations, about, place)

@@ -1,0 +1,64 @@
+"""The curve of a search, as a table and as a picture."""
+
+from io import BytesIO
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from nestling.report.tables import text_table, thousands
+from nestling.search import Curve
+from nestling.training.files import write_whole
+
+_AXES = {"params": "parameters", "macs": "multiply-adds", "bytes": "bytes", "latency": "milliseconds", "own": "cost"}
+
+
+def curve_table(curve: Curve) -> str:
+    """The networks of a curve, from the smallest on."""
+    right = _are_shares(curve)
+    header = ["kept", "parameters", "MACs", "bytes", "ms", "cost", "accuracy %" if right else "score", "NLL"]
+    blocks = max(sum(own.cut.as_dict().values()) + own.removed for own in curve.tried)
+    cells = []
+    for row in curve.rows:
+        ms = "-" if row.latency_ms is None else f"{row.latency_ms:.3g}"
+        score = f"{100 * row.score:.2f}" if right else f"{row.score:.4f}"
+        sizes = [thousands(row.params), thousands(row.macs), thousands(row.bytes)]
+        kept = f"{sum(row.cut.as_dict().values()) / blocks:.1%}"
+        cells.append([kept, *sizes, ms, f"{row.cost:.4g}", score, f"{-row.log_likelihood:.4f}"])
+    shown = [i for i, name in enumerate(header) if _is_shown(curve, name)]
+    return text_table([header[i] for i in shown], [[row[i] for i in shown] for row in cells])
+
+
+def draw_front(path: Path, curve: Curve) -> None:
+    """Draw the curve over everything that the search tried, and write the picture whole or not at all."""
+    share = 100 if _are_shares(curve) else 1
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    costs, scores = [own.cost for own in curve.tried], [share * own.quality.score for own in curve.tried]
+    axes.scatter(costs, scores, s=9, color="#b9c2c9", label=f"{len(costs)} cuts tried", linewidths=0)
+    costs, scores = [row.cost for row in curve.rows], [share * row.score for row in curve.rows]
+    axes.plot(costs, scores, color="#1b6ca8", marker="o", markersize=4, label=f"best ({curve.strategy})")
+    axes.set_xscale("log")
+    if curve.cost != "latency":
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: thousands(round(place))))
+    axes.set_xlabel(_AXES[curve.cost])
+    axes.set_ylabel("accuracy in percent" if share == 100 else "score")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower right")
+    picture = BytesIO()
+    figure.savefig(picture, format=path.suffix.lstrip(".") or "png", dpi=120)
+    write_whole(path, picture.getvalue())
+
+
+def _are_shares(curve: Curve) -> bool:
+    """Whether scores are accuracies."""
+    return all(0 <= row.score <= 1 for row in curve.rows)
+
+
+def _is_shown(curve: Curve, name: str) -> bool:
+    if name == "ms":
+        return any(row.latency_ms is not None for row in curve.rows)
+    return name != "cost" or curve.cost == "own"

@@ -1,0 +1,145 @@
+"""The curve: what networks of every size are worth, and the best of them under a budget."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from nestling.arguments import positive_number
+from nestling.errors import ArgumentError, BudgetError, RunError
+from nestling.network import Cut
+from nestling.search.quality import Quality
+from nestling.training.files import read_json, write_json, write_whole
+
+BUDGETS = ("params", "macs", "bytes", "latency_ms", "cost")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A network of the curve, its norms recalibrated: widths, costs, and quality on the data of the search.
+
+    ``cost`` is what the search went by, ``latency_ms`` measured if that is time.
+    """
+
+    cut: Cut
+    params: int
+    macs: int
+    bytes: int
+    latency_ms: float | None
+    cost: float
+    score: float
+    log_likelihood: float
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A cut that the search scored on its way, with norms that use the statistics of the batch."""
+
+    cut: Cut
+    removed: int
+    cost: float
+    quality: Quality
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The best networks that a search found, from the smallest to the whole one, and everything that it tried."""
+
+    rows: tuple[Row, ...]
+    tried: tuple[Tried, ...]
+    cost: str
+    strategy: str
+    num_evaluations: int
+
+    def under(self, **budget: float) -> Cut:
+        """The cut with the best quality within every budget given, such as ``latency_ms=4.0, bytes=200_000``."""
+        return self.row_under(**budget).cut
+
+    def row_under(self, **budget: float) -> Row:
+        """The row that ``under`` takes its cut from."""
+        self._check(budget)
+        fitting = [row for row in self.rows if all(getattr(row, name) <= most for name, most in budget.items())]
+        if not fitting:
+            raise BudgetError(budget, {name: min(getattr(row, name) for row in self.rows) for name in budget})
+        return max(fitting, key=lambda row: (row.score, row.log_likelihood, -row.cost))
+
+    def by_removed(self) -> list[tuple[int, float, float, float]]:
+        """For each number of blocks removed the largest, the mean and the standard deviation of the scores tried."""
+        groups: dict[int, list[float]] = {}
+        for own in self.tried:
+            groups.setdefault(own.removed, []).append(own.quality.score)
+        found = []
+        for removed, scores in sorted(groups.items()):
+            mean = sum(scores) / len(scores)
+            spread = (sum((score - mean) ** 2 for score in scores) / len(scores)) ** 0.5
+            found.append((removed, max(scores), mean, spread))
+        return found
+
+    def save(self, path: Path) -> None:
+        """Write the curve as JSON, and its rows as CSV beside it, for a spreadsheet."""
+        write_json(path, self.to_dict())
+        write_whole(path.with_suffix(".csv"), self.to_csv().encode())
+
+    def to_csv(self) -> str:
+        """The rows as CSV: costs, quality, and a column for the width of each group."""
+        groups = [name for name, _ in self.rows[0].cut.widths]
+        text = io.StringIO()
+        table = csv.writer(text)
+        names = [own.name for own in fields(Row) if own.name != "cut"]
+        table.writerow([*names, *groups])
+        for row in self.rows:
+            table.writerow([*(getattr(row, name) for name in names), *(width for _, width in row.cut.widths)])
+        return text.getvalue()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The curve as JSON has it."""
+        rows = [asdict(row) | {"cut": row.cut.as_dict()} for row in self.rows]
+        tried = [[list(own.cut.as_dict().values()), own.removed, own.cost, *own.quality] for own in self.tried]
+        own = {"cost": self.cost, "strategy": self.strategy, "num_evaluations": self.num_evaluations}
+        return {**own, "groups": list(self.rows[0].cut.as_dict()), "rows": rows, "tried": tried}
+
+    @classmethod
+    def read(cls, path: Path) -> "Curve":
+        """The curve that ``save`` wrote."""
+        saved = read_json(path)
+        try:
+            return cls._from_dict(saved)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise RunError(path, f"is not a curve ({error!r})", "Search again.") from None
+
+    @classmethod
+    def _from_dict(cls, saved: Mapping[str, Any]) -> "Curve":
+        names = [str(name) for name in saved["groups"]]
+        rows = tuple(Row(**{**row, "cut": _cut(row["cut"])}) for row in saved["rows"])
+        tried = tuple(
+            Tried(_cut(dict(zip(names, widths, strict=True))), int(removed), float(cost), Quality(float(s), float(ll)))
+            for widths, removed, cost, s, ll in saved["tried"]
+        )
+        if not rows:
+            raise ValueError("it has no rows")
+        return cls(rows, tried, str(saved["cost"]), str(saved["strategy"]), int(saved["num_evaluations"]))
+
+    def _check(self, budget: Mapping[str, float]) -> None:
+        known = [name for name in BUDGETS if all(getattr(row, name) is not None for row in self.rows)]
+        if not budget:
+            raise ArgumentError("budget", "none", f"some of {', '.join(known)}", "Write macs=1e6, for one.")
+        for name, most in budget.items():
+            if name not in known:
+                advice = "Search with cost='latency' to have times." if name == "latency_ms" else "Check its spelling."
+                raise ArgumentError("budget", name, f"one of {', '.join(known)}", advice)
+            positive_number(name, most)
+
+
+def front(rows: Sequence[Tried]) -> list[Tried]:
+    """Those that no other beats: from the cheapest on, each better than all that cost less."""
+    best: list[Tried] = []
+    for row in sorted(rows, key=lambda own: (own.cost, -own.quality.score, -own.quality.log_likelihood)):
+        if not best or row.quality > best[-1].quality:
+            best.append(row)
+    return best
+
+
+def _cut(widths: Mapping[str, Any]) -> Cut:
+    return Cut(tuple((str(name), int(width)) for name, width in widths.items()))
