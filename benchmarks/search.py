@@ -27,27 +27,22 @@ def main() -> None:
         nested = nl.nest(module, example, num_blocks=4, num_always=1, order="uniform", weights=None).eval()
         x, y = torch.randn(IMAGES, 3, 32, 32), torch.randint(0, 10, (IMAGES,))
         batches = list(zip(torch.split(x, BATCH), torch.split(y, BATCH), strict=True))
-        calls: list[tuple[Sequence[Cut], Cut | None]] = []
+        calls: list[Sequence[Cut]] = []
         judge = Judge(nested, batches, likelihood_named("categorical"))
 
-        def score(
-            cuts: Sequence[Cut],
-            parent: Cut | None,
-            calls: list[tuple[Sequence[Cut], Cut | None]] = calls,
-            judge: Judge = judge,
-        ) -> list[Quality]:
-            calls.append((cuts, parent))
-            return judge(cuts, parent)
+        def score(cuts: Sequence[Cut], calls: list[Sequence[Cut]] = calls, judge: Judge = judge) -> list[Quality]:
+            calls.append(cuts)
+            return judge(cuts)
 
         start = time.process_time()
-        beam(Space(nested.groups, Costs(nested, "params")), score, num_kept=2, num_candidates=4, window=0.25, seed=0)
+        beam(Space(nested.groups, Costs(nested, "params")), score, num_kept=3, num_candidates=10, window=0.25, seed=0)
         ours = time.process_time() - start
         own_size = Judge(nested, batches, likelihood_named("categorical"), reuse=False)
         start = time.process_time()
-        for cuts, parent in calls:
-            own_size(cuts, parent)
+        for own in calls:
+            own_size(own)
         without_reuse = time.process_time() - start
-        cuts = [cut for own, _ in calls for cut in own]
+        cuts = [cut for own in calls for cut in own]
         some = cuts[:: max(1, len(cuts) // 24)]
         for part in nested.module.modules():
             part.training = isinstance(part, nn.BatchNorm2d)  # the statistics of the batch, as the search has it

@@ -48,12 +48,14 @@ def test_weights_replaced_anywhere(name):
     for part in module.modules():
         if isinstance(part, nn.Linear):
             weight, part.weight = part.weight, nn.Parameter(torch.randn_like(part.weight))
-            memo.forget([part.weight])
+            memo.place([(part.weight, 3)])
             before, kept = memo.num_run, len(memo._known)
             with memo:
                 found = without_grad(module, x)
             counts.append(memo.num_run - before)
-            assert name == "in place" or len(memo._known) == kept  # nothing that depends on the passing weight
+            assert len(memo._known) > kept
+            memo.drop(3)
+            assert name == "in place" or len(memo._known) == kept  # all that depends on that weight, and nothing else
             assert torch.equal(found, without_grad(module, x))
             part.weight = weight
     assert counts == sorted(counts, reverse=True)

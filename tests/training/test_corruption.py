@@ -574,6 +574,11 @@ def predicted(world, _kind, _strict):
     return "used"
 
 
+def evaluated(world, _kind, _strict):
+    commands.evaluate(world.run, ())
+    return "used"
+
+
 def trained(world, kind, strict):
     """``train`` given again, and then what it left in the folder."""
     steps = []
@@ -591,7 +596,7 @@ def trained(world, kind, strict):
 READ_ONLY = (opened, opened_by_name, loaded, loaded_by_name, predicted)
 OPEN, NAME, LOAD = (opened, "complete"), (opened_by_name, "complete"), (loaded, "complete")
 AGAIN, RESUME, NORMS = (trained, "complete"), (trained, "stopped"), (opened, "norms")
-LOAD_NAME, PREDICT = (loaded_by_name, "complete"), (predicted, "complete")
+LOAD_NAME, PREDICT, EVALUATE = ((own, "complete") for own in (loaded_by_name, predicted, evaluated))
 NOT_READ = (*(OPEN,) * 16, *(LOAD,) * 16, NAME, NAME, *(AGAIN,) * 5, RESUME)
 READERS = {
     RECIPE: (OPEN, OPEN, NAME, AGAIN, RESUME),
@@ -749,6 +754,10 @@ BY_HAND = {
             *(("input_shape", [HUGE]), ("input_shape", "x"), ("input_shape", [-4]), ("task", 3), ("as_bytes", HUGE)),
         )
     },
+    **{
+        f"loaded with {str(value)[:14]}": recipe("data", "loaded_with", value=value, reader=EVALUATE)
+        for value in (3, [], {}, {"x": 1}, {"source": 3}, {"source": "a\nb"}, {"source": "digits", "seed": HUGE})
+    },
     "no cuts": (MODEL, {("cuts",): DROP}, AGAIN),
     "cuts are nothing": (MODEL, {("cuts",): None}, AGAIN),
     "cuts of nobody": (MODEL, {("cuts",): [{"a\nb": 1}]}, AGAIN),
@@ -816,6 +825,19 @@ def test_a_function_that_is_not_there(world, code):
     edited(world.run, MODEL, {("network", "model"): {"name": code, "options": {}}})
     for read in (load, open_run):
         assert attempt(world, lambda *_, read=read: read(world.run, trust=True), "complete", strict=True) == "refused"
+
+
+@pytest.mark.parametrize("more", [{"root": "../outside"}, {"download": True}, {"verify": False}], ids=str)
+def test_a_folder_does_not_say_where_data_is_fetched_to(world, monkeypatch, more):
+    world.lay_out("complete")
+    edited(
+        world.run,
+        RECIPE,
+        {("data", "loaded_with"): {"source": "mnist", "validation": 0.1, "hold_out": [], "seed": 0} | more},
+    )
+    sign_again(world.run)
+    monkeypatch.setattr(commands.sets, "load", lambda **given: pytest.fail(f"loaded with {given}"))
+    assert attempt(world, evaluated, "complete", strict=True) == "refused"
 
 
 TARGETS = ("the same", "another", "nothing", "a folder", "a hard link")

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _NORM = torch.ops.aten.native_batch_norm.default
 _RUNNING = slice(3, 5)
 """Where that operation has its running statistics, which it writes and, in train mode, does not read."""
+_SURFACE = -1
 
 
 class Reuse(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -18,28 +19,34 @@ class Reuse(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Tensors are told apart by the memory they lie in, not by what they hold, so that a network which is run again with
     some of its weights replaced computes only what depends on them. Results are kept, with every tensor they came from,
-    unless they depend on one of those that ``forget`` named. A tensor that was written to since is not the same any
-    more. Without gradients only; randomness runs each time. ``num_run`` and ``num_reused`` count operations that
-    compute something.
+    until ``drop`` is told that what they depend on will not come again: ``place`` says how deep weights lie, and a
+    result lies as deep as the deepest thing it came from. A tensor that was written to since is not the same any more.
+    Without gradients only; randomness runs each time. ``num_run`` and ``num_reused`` count operations that compute.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.num_run = self.num_reused = 0
-        self._known: dict[Any, tuple[Any, tuple[int, ...]]] = {}
-        self._held: list[Any] = []
-        self._passing: set[int] = set()
+        self._known: dict[Any, tuple[Any, tuple[int, ...], Any]] = {}
+        self._keys: dict[int, list[Any]] = {}
+        self._depths: dict[int, int] = {}
 
-    def forget(self, tensors: Iterable[Tensor]) -> None:
-        """Keep nothing from now on that depends on these tensors, and on no others: they will not come again."""
-        self._passing = {_memory(tensor) for tensor in tensors}
+    def place(self, depths: Iterable[tuple[Tensor, int]]) -> None:
+        """Say how deep tensors lie; those that are not named lie above all."""
+        self._depths.update((_memory(tensor), depth) for tensor, depth in depths)
+
+    def drop(self, depth: int) -> None:
+        """Forget every result that lies as deep as this or deeper."""
+        for level in [own for own in self._keys if own >= depth]:
+            for key in self._keys.pop(level):
+                self._known.pop(key, None)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
         """Find or run one operation."""
         named = dict(kwargs or {})
         if not _is_pure(func):
             result = func(*args, **named)
-            self._follow((*args, *named.values()), (result, *args))
+            self._sink((*args, *named.values()), (result, *args))
             return result
         seen = args[: _RUNNING.start] + args[_RUNNING.stop :] if func is _NORM and args[5] else args
         key = (func, _key(seen), _key(tuple(sorted(named.items()))))
@@ -49,17 +56,16 @@ class Reuse(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return known[0]
         self.num_run += 1
         result = func(*args, **named)
-        if not self._follow((*seen, *named.values()), (result,)):
-            self._known[key] = result, _versions(result)
-            self._held.append((args, named))
+        depth = self._sink((*seen, *named.values()), (result,))
+        self._known[key] = result, _versions(result), (args, named)
+        self._keys.setdefault(depth, []).append(key)
         return result
 
-    def _follow(self, given: tuple[Any, ...], made: tuple[Any, ...]) -> bool:
-        """Whether something that is passing was given; then what was made is passing too."""
-        if not self._passing or not any(_memory(tensor) in self._passing for tensor in _tensors(given)):
-            return False
-        self._passing.update(_memory(tensor) for tensor in _tensors(made))
-        return True
+    def _sink(self, given: tuple[Any, ...], made: tuple[Any, ...]) -> int:
+        """Have what was made lie as deep as the deepest of what was given."""
+        depth = max((self._depths.get(_memory(tensor), _SURFACE) for tensor in _tensors(given)), default=_SURFACE)
+        self._depths.update((_memory(tensor), depth) for tensor in _tensors(made))
+        return depth
 
 
 @cache

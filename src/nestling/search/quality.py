@@ -1,7 +1,7 @@
 """Scores cuts of a network over the same batches, each at its own size, reusing what a cut close to them computed."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -32,9 +32,9 @@ class Quality(NamedTuple):
 class Judge:
     """Scores cuts with the weights at their means; batch norms use the statistics of the batch they are in.
 
-    A batch at a time, so that no more than the activations of one are held. Cuts that differ from their parent in late
-    groups run first: what comes before is computed once, kept, and read by those that differ earlier. Of several
-    processes each scores its share of the cuts.
+    A batch at a time, and the cuts in the order of their widths, so that those which agree up to some group follow each
+    other: what comes before it is computed once and kept, no more than the activations of one run. Of several processes
+    each scores its share of the cuts.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Judge:
             for path, part in nested.module.named_modules()
             if isinstance(part, _BatchNorm) and part.running_mean is not None
         }
-        self._owners: dict[str, list[str]] = {}
-        for group in nested.groups.free:
+        self._owners: dict[str, list[int]] = {}
+        for number, group in enumerate(nested.groups.free):
             for piece in group.slices:
-                self._owners.setdefault(piece.tensor, []).append(group.name)
+                self._owners.setdefault(piece.tensor, []).append(number)
 
     @property
     def fingerprint(self) -> str:
@@ -70,62 +70,51 @@ class Judge:
                 total.update(bytes_of(leaf))
         return total.hexdigest()
 
-    def __call__(self, cuts: Sequence[Cut], parent: Cut | None = None) -> list[Quality]:
-        """The quality of each cut; ``parent`` is one that differs little from all of them."""
-        share = list(self.processes.share(cuts))
+    def __call__(self, cuts: Sequence[Cut]) -> list[Quality]:
+        """The quality of each cut."""
+        order = sorted(range(len(cuts)), key=lambda number: cuts[number].widths)
+        rank, count = self.processes.rank, self.processes.count
+        first, last = len(cuts) * rank // count, len(cuts) * (rank + 1) // count
+        share = [cuts[number] for number in order[first:last]]
         sums = torch.zeros(len(share), 3, dtype=torch.float64)
-        known: dict[Any, Tensor] = {}
         if share:
             with torch.no_grad(), in_mode(self.nested, training=False):
                 for norm in self._norms.values():
                     norm.training = True
-                tensors = {cut: self._tensors(cut, known) for cut in (*share, *([parent] if parent else []))}
+                known: dict[Any, Tensor] = {}
+                tensors = [self._tensors(cut, known) for cut in share]
                 for inputs, target in self._batches:
-                    sums += self._over_batch(share, parent if self.reuse else None, tensors, inputs, target)
-        found = [own["sums"] for own in self.processes.gather_tensors({"sums": sums})]
-        rows = [found[number % len(found)][number // len(found)].tolist() for number in range(len(cuts))]
-        return [Quality(score / count, log_prob / count) for score, log_prob, count in rows]
+                    sums += self._over_batch(share, tensors, inputs, target)
+        rows = torch.cat([own["sums"] for own in self.processes.gather_tensors({"sums": sums})])
+        found = dict(zip(order, rows.tolist(), strict=True))
+        return [Quality(found[n][0] / found[n][2], found[n][1] / found[n][2]) for n in range(len(cuts))]
 
     def _over_batch(
         self,
         cuts: Sequence[Cut],
-        parent: Cut | None,
-        tensors: Mapping[Cut, dict[str, Tensor]],
+        tensors: Sequence[dict[str, Tensor]],
         inputs: Any,  # noqa: ANN401
         target: Tensor,
     ) -> Tensor:
         args, kwargs = as_call(inputs)
         memo = Reuse()
         sums = torch.zeros(len(cuts), 3, dtype=torch.float64)
-        for number in self._from_the_end(cuts, parent):
-            cut = cuts[number]
-            if parent is not None:
-                memo.forget(_others(tensors[cut], tensors[parent]))
-            with nullcontext() if parent is None else memo:
-                output = self.nested.run(cut, tensors[cut], *args, **kwargs)
+        for number, (cut, own) in enumerate(zip(cuts, tensors, strict=True)):
+            memo.drop(_agreeing(cut, cuts[number - 1]) if number else 0)
+            memo.place((tensor, max(self._owners.get(name, (-1,)))) for name, tensor in own.items())
+            with memo if self.reuse else nullcontext():
+                output = self.nested.run(cut, own, *args, **kwargs)
             self.likelihood.check(output, target)
             for column, values in enumerate((self.likelihood.score, self.likelihood.log_prob)):
                 sums[number, column] = float(values(output.float(), target).double().sum())
             sums[number, 2] = len(target) * self.likelihood.elements(target)
         return sums
 
-    def _from_the_end(self, cuts: Sequence[Cut], parent: Cut | None) -> list[int]:
-        """The numbers of the cuts, those first that agree with the parent up to a late group."""
-        if parent is None:
-            return list(range(len(cuts)))
-
-        def first_change(number: int) -> int:
-            pairs_of = zip(cuts[number].widths, parent.widths, strict=True)
-            return next((i for i, (own, theirs) in enumerate(pairs_of) if own != theirs), len(parent.widths))
-
-        return sorted(range(len(cuts)), key=first_change, reverse=True)
-
     def _tensors(self, cut: Cut, known: dict[Any, Tensor]) -> dict[str, Tensor]:
         """The smaller tensors of a cut, the same ones for cuts that agree on the groups that a tensor belongs to."""
-        widths = cut.as_dict()
         found = {}
         for name, tensor in self.nested.tensors_at(cut).items():
-            key = name, tuple(widths[group] for group in self._owners.get(name, ()))
+            key = name, tuple(cut.widths[number] for number in self._owners.get(name, ()))
             found[name] = known.setdefault(key, tensor.contiguous())
         own = self.nested.tensors()
         for path in self._norms:
@@ -136,6 +125,7 @@ class Judge:
         return found
 
 
-def _others(own: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> list[Tensor]:
-    """The tensors of one cut that another does not have."""
-    return [tensor for name, tensor in own.items() if theirs.get(name) is not tensor]
+def _agreeing(first: Cut, second: Cut) -> int:
+    """In how many groups, from the first on, two cuts are the same."""
+    pairs_of = zip(first.widths, second.widths, strict=True)
+    return next((number for number, (own, other) in enumerate(pairs_of) if own != other), len(first.widths))

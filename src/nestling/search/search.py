@@ -89,6 +89,10 @@ def search(
     return Curve(tuple(rows), tuple(tried), costs.name, strategy, scores.num_asked)
 
 
+_AT_ONCE = 64
+"""After so many cuts what is known is written down."""
+
+
 class _Scores:
     """Scores cuts, each once, and keeps what it found where a search that is stopped finds it again."""
 
@@ -102,11 +106,12 @@ class _Scores:
         self._names = [group.name for group in judge.nested.groups.free]
         self._known: dict[Cut, Quality] = self._read()
 
-    def __call__(self, cuts: Sequence[Cut], parent: Cut | None) -> list[Quality]:
+    def __call__(self, cuts: Sequence[Cut]) -> list[Quality]:
         """The quality of each cut, scored now if it was not before."""
-        new = [cut for cut in dict.fromkeys(cuts) if cut not in self._known]
-        if new:
-            self._known.update(zip(new, self._judge(new, parent), strict=True))
+        new = sorted({cut for cut in cuts if cut not in self._known}, key=lambda cut: cut.widths)
+        for start in range(0, len(new), _AT_ONCE):
+            some = new[start : start + _AT_ONCE]
+            self._known.update(zip(some, self._judge(some), strict=True))
             self.keep()
         for cut in cuts:
             if cut not in self.asked:

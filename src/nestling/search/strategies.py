@@ -9,12 +9,12 @@ import numpy as np
 
 from nestling.network import Cut
 from nestling.network.cut import full_cut, make_cut
-from nestling.network.group import Groups
+from nestling.network.group import Group, Groups
 from nestling.search.quality import Quality
 
 StrategyName = Literal["dynamic", "beam", "greedy", "uniform", "random"]
-Score = Callable[[Sequence[Cut], Cut | None], list[Quality]]
-"""Scores cuts that come from a parent."""
+Score = Callable[[Sequence[Cut]], list[Quality]]
+"""Scores cuts; the more at once, the more of the work they share."""
 
 
 @dataclass(frozen=True)
@@ -52,25 +52,24 @@ def beam(space: Space, score: Score, *, num_kept: int, num_candidates: int, wind
     times ``num_candidates`` cuts are scored for each block that can be removed.
     """
     kept = [space.full]
-    score([space.full], None)
+    score(kept)
     for step in range(space.num_blocks):
-        pool: dict[Cut, Quality] = {}
+        new: dict[Cut, None] = {}
         for number, cut in enumerate(kept):
-            chance = random.Random(f"{seed} {step} {number}")
             ways = _ways(space, cut, window)
-            chosen = sorted(chance.sample(ways, min(num_candidates, len(ways))))
-            new = [smaller for smaller in (_one_less(cut, name) for name in chosen) if smaller not in pool]
-            pool.update(zip(new, score(new, cut), strict=True))
-        kept = sorted(pool, key=lambda own: pool[own], reverse=True)[:num_kept]
+            chance = random.Random(f"{seed} {step} {number}")
+            new |= dict.fromkeys(_one_less(cut, name) for name in chance.sample(ways, min(num_candidates, len(ways))))
+        found = dict(zip(new, score(list(new)), strict=True))
+        kept = sorted(found, key=lambda cut: found[cut], reverse=True)[:num_kept]
 
 
 def greedy(space: Space, score: Score) -> None:
     """One trajectory that gives up, at each step, the block that costs the least quality."""
     cut = space.full
-    score([cut], None)
+    score([cut])
     for _ in range(space.num_blocks):
         new = [_one_less(cut, group.name) for group in space.groups.free if cut[group.name] > group.num_always]
-        found = score(new, cut)
+        found = score(new)
         cut = max(zip(new, found, strict=True), key=lambda own: own[1])[0]
 
 
@@ -78,19 +77,20 @@ def uniform(space: Space, score: Score) -> None:
     """The same fraction of every group."""
     most = max(group.num_blocks for group in space.groups.free)
     cuts = dict.fromkeys(make_cut(space.groups, number / most) for number in range(most, 0, -1))
-    score(list(cuts), None)
+    score(list(cuts))
 
 
 def at_random(space: Space, score: Score, *, num_trajectories: int, seed: int) -> None:
     """Blocks given up in random order, the papers' ablation."""
+    cuts = {space.full: None}
     for number in range(num_trajectories):
         chance = random.Random(f"{seed} {number}")
         cut = space.full
-        score([cut], None)
         for _ in range(space.num_blocks):
             left = [group.name for group in space.groups.free if cut[group.name] > group.num_always]
             cut = _one_less(cut, chance.choice(left))
-            score([cut], None)
+            cuts[cut] = None
+    score(list(cuts))
 
 
 def dynamic(space: Space, score: Score, *, num_points: int, num_widths: int, rounds: int) -> None:
@@ -100,18 +100,19 @@ def dynamic(space: Space, score: Score, *, num_points: int, num_widths: int, rou
     dynamic programme finds the widths that lose the least at its cost. Whatever it finds is scored in truth; then,
     ``rounds`` times, groups of the best networks trade blocks with each other.
     """
-    full = space.full
-    (whole,) = score([full], None)
-    losses = {group.name: _losses(space, score, group.name, whole, num_widths) for group in space.groups.free}
-    found: dict[Cut, Quality] = {full: whole}
-    for fraction in np.linspace(1, 0, num_points + 1)[1:]:
-        target = _uniform_cut(space, float(fraction))
-        planned = [cut for cut in dict.fromkeys((_best_sum(space, losses, target), target)) if cut not in found]
-        found.update(zip(planned, score(planned, None), strict=True))
+    alone = {
+        group.name: [with_width(space.full, group.name, width) for width in _some_widths(group, num_widths)]
+        for group in space.groups.free
+    }
+    asked = dict.fromkeys((space.full, *(cut for own in alone.values() for cut in own)))
+    found = dict(zip(asked, score(list(asked)), strict=True))
+    losses = {name: _losses(space, name, found) for name in alone}
+    targets = [_uniform_cut(space, float(fraction)) for fraction in np.linspace(1, 0, num_points + 1)[1:]]
+    planned = dict.fromkeys((*targets, *(_best_sum(space, losses, target) for target in targets)))
+    found |= zip(planned, score(list(planned)), strict=True)
     for step in range(rounds):
-        for cut in _front(space, found):
-            new = [other for other in _trades(space, losses, cut, step) if other not in found]
-            found.update(zip(new, score(new, cut), strict=True))
+        new = dict.fromkeys(other for cut in _front(space, found) for other in _trades(space, losses, cut, step))
+        found |= zip(new, score(list(new)), strict=True)
 
 
 def _ways(space: Space, cut: Cut, window: float) -> list[str]:
@@ -131,15 +132,22 @@ def _one_less(cut: Cut, name: str) -> Cut:
     return with_width(cut, name, cut[name] - 1)
 
 
-def _losses(space: Space, score: Score, name: str, whole: Quality, num_widths: int) -> dict[int, float]:
-    """What the network loses when one group alone has a smaller width; between those that are scored, on a line."""
-    group = space.groups[name]
-    widths = sorted({round(own) for own in np.linspace(group.num_always, group.num_blocks, num_widths + 1)})[:-1]
-    cuts = [with_width(space.full, name, width) for width in widths]
-    lost = [whole.score - own.score for own in score(cuts, space.full)]
-    lost = list(np.maximum.accumulate([0.0, *reversed(lost)]))[::-1]  # a narrower group loses no less
+def _some_widths(group: Group, number: int) -> list[int]:
+    """Some widths of a group, evenly spread, with the smallest and without the full one."""
+    return sorted({round(own) for own in np.linspace(group.num_always, group.num_blocks, number + 1)})[:-1]
+
+
+def _losses(space: Space, name: str, found: dict[Cut, Quality]) -> dict[int, float]:
+    """What the network loses when one group alone has a smaller width; between those that were scored, on a line."""
+    group, whole = space.groups[name], found[space.full].score
+    scored = {
+        width: whole - found[cut].score
+        for width in range(group.num_always, group.num_blocks)
+        if (cut := with_width(space.full, name, width)) in found
+    }
+    lost = list(np.maximum.accumulate([0.0, *reversed(scored.values())]))[::-1]  # a narrower group loses no less
     every = range(group.num_always, group.num_blocks + 1)
-    return dict(zip(every, np.interp(every, [*widths, group.num_blocks], lost).tolist(), strict=True))
+    return dict(zip(every, np.interp(every, [*scored, group.num_blocks], lost).tolist(), strict=True))
 
 
 _BINS = 512

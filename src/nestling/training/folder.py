@@ -199,8 +199,7 @@ class RunFolder(Keeper):
         _, record = read_tensors(path)
         self._check_run(path, record.get("notes"))
         epoch = record["notes"].get("epoch")
-        is_newer = isinstance(epoch, int) and state.epoch < epoch and not state.finished  # than the last checkpoint
-        if epoch != state.best_epoch and not is_newer:
+        if not isinstance(epoch, int) or epoch < state.best_epoch:  # a later one is from after the checkpoint
             advice = "Restore it from a copy, or train in another folder."
             raise RunError(path, f"is of epoch {epoch}, and the best was {state.best_epoch}", advice)
 

@@ -19,6 +19,8 @@ from nestling.training.files import bytes_of, digest, read_tensors, write_json, 
 
 GROUPS_FILE = "groups.json"
 WEIGHTS_FILE = "model.safetensors"
+_MOST_ENTRIES = 4096
+"""No description of a network has more."""
 _PLACE = "$tensor"
 """Key that stands for a tensor of the example, with the number it is stored under."""
 
@@ -236,7 +238,10 @@ def _said(error: Exception) -> str:
 
 def _check_numbers(path: Path, described: object, most: int) -> None:
     """Refuse a description with a number that no network of so many elements can have, before anything is built."""
-    for leaf in pytree.tree_leaves(described):
+    leaves = pytree.tree_leaves(described)
+    if len(leaves) > _MOST_ENTRIES:
+        raise RunError(path, f"describes a network in {len(leaves)} entries", "Train again.")
+    for leaf in leaves:
         if isinstance(leaf, int | float) and abs(leaf) > max(most, 2**16):
             raise RunError(path, f"names a size of {leaf:.3g}, with {most} numbers in all", "Train again.")
 
