@@ -181,7 +181,8 @@ def search(
             curve.save(folder / CURVE_FILE)
             draw_front(folder / CURVE_FILE.replace(".json", ".png"), curve)
     budget = "latency_ms" if cost == "latency" else cost
-    example = f"nestling extract {folder} --under {budget}={curve.rows[len(curve.rows) // 2].cost:.3g}"
+    middle = curve.rows[len(curve.rows) // 2].cost
+    example = f"nestling extract {folder} --under {budget}={f'{middle:.3g}' if cost == 'latency' else round(middle)}"
     return f"{curve_table(curve)}\n\n{folder / CURVE_FILE} has the curve. Next: {example}"
 
 

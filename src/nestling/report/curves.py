@@ -38,11 +38,16 @@ def draw_front(path: Path, curve: Curve) -> None:
     axes = figure.subplots()
     costs, scores = [own.cost for own in curve.tried], [share * own.quality.score for own in curve.tried]
     axes.scatter(costs, scores, s=9, color="#b9c2c9", label=f"{len(costs)} cuts tried", linewidths=0)
-    costs, scores = [row.cost for row in curve.rows], [share * row.score for row in curve.rows]
+    best = [row for row in curve.rows if all(row.score > other.score for other in curve.rows if other.cost < row.cost)]
+    costs, scores = [row.cost for row in best], [share * row.score for row in best]
     axes.plot(costs, scores, color="#1b6ca8", marker="o", markersize=4, label=f"best ({curve.strategy})")
+    whole = curve.rows[-1]
+    axes.plot(whole.cost, share * whole.score, "s", color="#d1495b", markersize=5, label="whole network", zorder=3)
     axes.set_xscale("log")
     if curve.cost != "latency":
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: thousands(round(place))))
+        short = FuncFormatter(lambda place, _: thousands(round(place)))
+        axes.xaxis.set_major_formatter(short)
+        axes.xaxis.set_minor_formatter(short)
     axes.set_xlabel(_AXES[curve.cost])
     axes.set_ylabel("accuracy in percent" if share == 100 else "score")
     axes.grid(alpha=0.25)
