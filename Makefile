@@ -18,7 +18,7 @@ types: $(VENV)/installed
 	$(BIN)/mypy
 
 pytest: $(VENV)/installed
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist worksteal
 
 bench: $(VENV)/installed
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done

@@ -1,6 +1,5 @@
 """Scores cuts of a network over the same batches, each at its own size, reusing what a cut close to them computed."""
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from nestling.network.reuse import Reuse
 from nestling.prediction.evaluate import pairs
 from nestling.prediction.likelihoods import Likelihood
 from nestling.processes import ALONE, Processes
-from nestling.training.files import bytes_of
+from nestling.training.files import tensors_digest
 
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -63,12 +62,7 @@ class Judge:
     @property
     def fingerprint(self) -> str:
         """A checksum of the data that cuts are scored on."""
-        total = hashlib.sha256()
-        for leaf in pytree.tree_leaves(self._batches):
-            if isinstance(leaf, Tensor):
-                total.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())
-                total.update(bytes_of(leaf))
-        return total.hexdigest()
+        return tensors_digest(leaf for leaf in pytree.tree_leaves(self._batches) if isinstance(leaf, Tensor))
 
     def __call__(self, cuts: Sequence[Cut]) -> list[Quality]:
         """The quality of each cut."""

@@ -1,6 +1,5 @@
 """What a run is fed: training, validation and recalibration batches, from a data set or from loaders of the user's."""
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from nestling import data
 from nestling.data import Batches, Data, DatasetBatches, Grader
 from nestling.errors import ArgumentError, RangeError
 from nestling.processes import ALONE, Processes
-from nestling.training.files import bytes_of
+from nestling.training.files import tensors_digest
 from nestling.training.recipe import Recipe
 
 LIKELIHOODS = {"classification": "categorical", "segmentation": "categorical", "regression": "gaussian"}
@@ -119,13 +118,7 @@ def training_fingerprint(source: Data) -> str:
 
 def _fingerprint(dataset: object) -> str | None:
     """A checksum of data that is plain tensors; other data sets may give something new whenever they are asked."""
-    if not isinstance(dataset, TensorDataset):
-        return None
-    total = hashlib.sha256()
-    for tensor in dataset.tensors:
-        total.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        total.update(bytes_of(tensor))
-    return total.hexdigest()
+    return tensors_digest(dataset.tensors) if isinstance(dataset, TensorDataset) else None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -179,6 +179,15 @@ def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(bytes_of(tensor))
+    return total.hexdigest()
+
+
+def tensors_digest(tensors: Iterable[Tensor]) -> str:
+    """A checksum of tensors in their order."""
+    total = hashlib.sha256()
+    for tensor in tensors:
+        total.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         total.update(bytes_of(tensor))
     return total.hexdigest()
 
