@@ -50,7 +50,7 @@ def train(
     """Train a network once, for every width; given again, a run that was stopped goes on.
 
     Example: nestling train mnist --model mlp --epochs 30 --out runs/mnist
-    On several processes or GPUs: torchrun --nproc-per-node 2 -m nestling train mnist --out runs/mnist
+    On several processes or GPUs: torchrun --standalone --nproc-per-node 2 -m nestling train mnist --out runs/mnist
 
     Args:
         out: Folder of the run.
@@ -100,7 +100,7 @@ def search(
 
     Args:
         cost: What the networks should be cheap in.
-        strategy: dynamic is the best and the fastest, beam is FN3's; the others are there to compare with.
+        strategy: dynamic scores few cuts for all budgets at once, beam is FN3's; the others are to compare with.
         num_points: How many networks the curve has at most.
         seed: Seed of the strategies that draw.
         device: auto takes a GPU where there is one.
