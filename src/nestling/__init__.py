@@ -1,6 +1,7 @@
 """One training run, every size: Bayesian nested networks for PyTorch."""
 
 from nestling import data, distributions, models
+from nestling.delivery import load_small
 from nestling.errors import (
     ArgumentError,
     BudgetError,
@@ -14,7 +15,7 @@ from nestling.errors import (
     ShapeError,
     TraceError,
 )
-from nestling.network import Cost, Cut, Group, Groups, Nested, cost, extract, nest, recalibrate
+from nestling.network import Bits, Cost, Cut, Group, Groups, Nested, cost, extract, nest, recalibrate
 from nestling.prediction import Calibration, Prediction, Scores, calibrate, evaluate, predict
 from nestling.search import Curve, search
 from nestling.training import Recipe, Run, elbo, load, open_run, save, train
@@ -22,6 +23,7 @@ from nestling.version import __version__  # noqa: F401
 
 __all__ = [
     "ArgumentError",
+    "Bits",
     "BudgetError",
     "Calibration",
     "Cost",
@@ -51,6 +53,7 @@ __all__ = [
     "evaluate",
     "extract",
     "load",
+    "load_small",
     "models",
     "nest",
     "open_run",

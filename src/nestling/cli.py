@@ -41,6 +41,7 @@ def train(
     *,
     out: Path,
     model: str = "mlp",
+    model_options: tuple[str, ...] = (),
     hold_out: tuple[int, ...] = (),
     pretrained: Path | None = None,
     device: Device = "auto",
@@ -55,11 +56,24 @@ def train(
     Args:
         out: Folder of the run.
         model: Name of a network, or module:function of your own.
+        model_options: What the network is built with, each as name=value: width=0.5.
         hold_out: Classes to leave out, for tests on strange data.
         pretrained: Weights to start from, a .safetensors file with the network's own names.
         device: auto takes a GPU where there is one.
     """
-    _show(commands.train(data, model, out, nesting, recipe, hold_out=hold_out, pretrained=pretrained, device=device))
+    _show(
+        commands.train(
+            data,
+            model,
+            out,
+            nesting,
+            recipe,
+            model_options=model_options,
+            hold_out=hold_out,
+            pretrained=pretrained,
+            device=device,
+        )
+    )
 
 
 def evaluate(
@@ -113,6 +127,7 @@ def extract(
     *,
     cut: float | None = None,
     under: tuple[str, ...] = (),
+    all_bits: bool = False,
     out: Path | None = None,
     trust: Trust = False,
 ) -> None:
@@ -123,9 +138,10 @@ def extract(
     Args:
         cut: Fraction of every group to keep.
         under: Budgets for a run that was searched: params, macs, bytes or latency_ms, each as name=value.
+        all_bits: Store quantised weights so that the data of fewer bits is the first part of it.
         out: Folder for it; by default one inside the run's, by its number of parameters.
     """
-    print(commands.extract(run, cut=cut, under=under, out=out, trust=trust))
+    print(commands.extract(run, cut=cut, under=under, all_bits=all_bits, out=out, trust=trust))
 
 
 def predict(

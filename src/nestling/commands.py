@@ -1,34 +1,34 @@
 """What each command does, from its arguments to the text it prints."""
 
-import csv
+import ast
 import hashlib
-import io
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import safetensors
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from nestling import data as sets
 from nestling import models
 from nestling.data import Data
 from nestling.data.inputs import read_inputs
-from nestling.delivery import save_small
+from nestling.delivery import Packing, save_small
 from nestling.delivery.small import PROGRAM_FILE
 from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
-from nestling.network import Nested, nest, recalibrate
+from nestling.network import Bits, Cut, Nested, nest, recalibrate
 from nestling.network import cost as run_cost
 from nestling.network import extract as run_extract
 from nestling.network.cut import make_cut
 from nestling.network.group import Kind
-from nestling.prediction import ClassPrediction, Prediction, RegressionPrediction
+from nestling.network.layers import plain_name
+from nestling.prediction import ClassPrediction
 from nestling.prediction import predict as run_prediction
 from nestling.processes import connected, local_rank
-from nestling.report import curve_table, draw_front, score_widths, text_table, widths_table
+from nestling.report import answers, curve_table, draw_front, score_widths, text_table, widths_table, write_csv
 from nestling.search import Curve
 from nestling.search import search as run_search
 from nestling.search.costs import CostName
@@ -36,7 +36,7 @@ from nestling.search.strategies import StrategyName
 from nestling.training import Recipe, Run, open_run
 from nestling.training import train as run_training
 from nestling.training.feeds import make_feed, training_fingerprint
-from nestling.training.files import write_json, write_whole
+from nestling.training.files import write_json
 from nestling.training.folder import RECIPE_FILE
 from nestling.training.loop import has_norms
 from nestling.training.train import prepared
@@ -64,6 +64,12 @@ class Nesting:
     """What may be cut."""
     where: Literal["inner", "all"] = "inner"
     """Cut only what stays inside a block, or residual streams too."""
+    layers: Literal["network", "stage"] = "network"
+    """Drop layers from the end of the network, or of each stage."""
+    bits: Bits = field(default_factory=Bits)
+    """How weights are quantised, where kinds has bit."""
+    private: tuple[float, ...] = ()
+    """Fractions at which batch norms have weights of their own, as in slimmable networks."""
     exclude: tuple[str, ...] = ()
     """Modules or tensors to leave alone."""
     rescale: bool = False
@@ -71,7 +77,8 @@ class Nesting:
 
     def options(self) -> dict[str, Any]:
         """The options as ``nest`` takes them."""
-        return asdict(self) | {"weights": None if self.weights == "plain" else self.weights}
+        bits = self.bits if "bit" in self.kinds else None
+        return vars(self) | {"weights": None if self.weights == "plain" else self.weights, "bits": bits}
 
 
 def train(
@@ -81,6 +88,7 @@ def train(
     nesting: "Nesting",
     recipe: Recipe,
     *,
+    model_options: Sequence[str] = (),
     hold_out: Sequence[int] = (),
     pretrained: Path | None = None,
     device: Device = "auto",
@@ -89,7 +97,7 @@ def train(
 
     def prepare() -> tuple[Data, Nested]:
         loaded = sets.load(source, hold_out=hold_out, seed=recipe.seed, splits=("train", "validation"))
-        network = _built(model, loaded, recipe.seed)
+        network = _built(model, loaded, recipe.seed, dict(map(_option, model_options)))
         if pretrained is not None:
             load_weights(network, pretrained)
         return loaded, nest(network, torch.zeros(2, *loaded.input_shape), **nesting.options()).to(chosen(device))
@@ -191,6 +199,7 @@ def extract(
     *,
     cut: float | None = None,
     under: Sequence[str] = (),
+    all_bits: bool = False,
     out: Path | None = None,
     trust: bool = False,
 ) -> str:
@@ -202,13 +211,12 @@ def extract(
     nested = run.nested
     row = _curve_of(folder).row_under(**budget) if cut is None else None
     wanted = make_cut(nested.groups, row.cut if row is not None else cut or 0.0)
-    if has_norms(nested) and wanted not in nested.statistics:
-        recalibrate(nested, make_feed(_data_of(run), run.recipe).recalibration, wanted)
+    packing = _packing(run, wanted, all_bits=all_bits)
     small = run_extract(nested, wanted)
     found = run_cost(nested, wanted, latency=True)
     place = folder / f"small-{found.params}" if out is None else out
     about = {"cut": wanted.as_dict(), "cost": vars(found), "budget": budget, "score": row and row.score}
-    save_small(small, nested.example, place, about)
+    save_small(small, nested.example, place, about, packing)
     quality = f", {row.score:.2%} on the validation data" if row is not None and 0 <= row.score <= 1 else ""
     sizes = f"{found.params:,} parameters, {found.macs:,} MACs, {found.bytes:,} bytes, {found.latency_ms:.3g} ms here"
     return f"{place} has a network of {sizes}{quality}. Run it: torch.export.load('{place}/{PROGRAM_FILE}').module()"
@@ -252,9 +260,9 @@ def predict(
     if isinstance(found, ClassPrediction) and found.probs.shape[1] != len(about["classes"]):
         wrong = f"names {len(about['classes'])} classes for a network of {found.probs.shape[1]}"
         raise RunError(folder / RECIPE_FILE, wrong, "Restore it from a copy, or train again.")
-    header, rows = _answers(found, names, tuple(about["classes"]), coverage)
+    header, rows = answers(found, names, tuple(about["classes"]), coverage)
     if out is not None:
-        _write_csv(out, header, rows)
+        write_csv(out, header, rows)
     return text_table(header, rows)
 
 
@@ -297,10 +305,10 @@ def load_weights(network: nn.Module, path: Path) -> None:
     network.load_state_dict(tensors)
 
 
-def _built(model: str, loaded: Data, seed: int) -> nn.Module:
+def _built(model: str, loaded: Data, seed: int, given_options: Mapping[str, Any]) -> nn.Module:
     """A network that fits the data; what goes wrong in code of the user's is said in one line."""
     try:
-        options = models.options_for(model, loaded.input_shape, loaded.num_outputs)
+        options = models.options_for(model, loaded.input_shape, loaded.num_outputs) | dict(given_options)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return models.build(model, **options)
@@ -336,10 +344,43 @@ def _strange(loaded: Data, ood: str | None) -> Any:  # noqa: ANN401
     return other.batches("test", _BATCH)
 
 
+def _packing(run: Run, cut: Cut, *, all_bits: bool) -> Packing:
+    """How the weights of a cut are stored; its norms, and with all bits those of each smaller number, are collected."""
+    nested = run.nested
+    levels = {plain_name(name): own for name, own in nested.levels_at(cut).items()}
+    if all_bits and not levels:
+        raise ArgumentError("all_bits", "a run without nested bits", "one with them", "Train with --kinds bit.")
+    most = max((own.num_pairs for own in levels.values()), default=1)
+    smaller = {number: _with_pairs(nested, cut, number) for number in range(1, most if all_bits else 1)}
+    missing = [own for own in (cut, *smaller.values()) if own not in nested.statistics]
+    if has_norms(nested) and missing:
+        feed = make_feed(_data_of(run), run.recipe)
+        for own in missing:
+            recalibrate(nested, feed.recalibration, own)
+    fewer = {number: nested.statistics.get(own, {}) for number, own in smaller.items()}
+    return Packing(levels, fewer if all_bits else None)
+
+
+def _with_pairs(nested: Nested, cut: Cut, most: int) -> Cut:
+    """A cut with no more than so many pairs of levels in any weight."""
+    groups = nested.groups
+    return Cut(tuple((name, min(width, most) if groups[name].kind == "bit" else width) for name, width in cut.widths))
+
+
 def _curve_of(folder: Path) -> Curve:
     if not (folder / CURVE_FILE).exists():
         raise RunError(folder, "has no curve yet", f"Search first: nestling search {folder} --cost macs")
     return Curve.read(folder / CURVE_FILE)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """An option of a model as it is written on the command line, name=value."""
+    name, _, value = text.partition("=")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        needed = "an option such as width=0.5 or hidden=[64,32]"
+        raise ArgumentError("model-options", repr(text), needed, "Write name=value without spaces.") from None
 
 
 def _budget(text: str) -> tuple[str, float]:
@@ -350,58 +391,3 @@ def _budget(text: str) -> tuple[str, float]:
     except ValueError:
         needed = "a budget such as latency_ms=4 or bytes=200000"
         raise ArgumentError("under", repr(text), needed, "Write the number without its unit.") from None
-
-
-_Table = tuple[list[str], list[list[str]]]
-
-
-def _answers(found: Prediction, names: Sequence[str], classes: Sequence[str], coverage: float) -> _Table:
-    """A row of text for each input."""
-    if isinstance(found, RegressionPrediction):
-        return _regression_answers(found, names, coverage)
-    assert isinstance(found, ClassPrediction)
-    return (_mask_answers if found.probs.ndim > 2 else _class_answers)(found, names, classes, coverage)
-
-
-def _class_answers(found: ClassPrediction, names: Sequence[str], classes: Sequence[str], coverage: float) -> _Table:
-    header = ["input", "class", "probability", "uncertainty", "of it epistemic", f"{coverage:.0%} set"]
-    known = coverage in found.thresholds
-    inside = found.sets(coverage).tolist() if known else [[False] * len(classes)] * len(names)
-    rows = []
-    for i, name in enumerate(names):
-        held = " ".join(label for label, held in zip(classes, inside[i], strict=True) if held)
-        figures = (f"{float(own[i]):.4f}" for own in (found.confidence, found.entropy, found.epistemic))
-        rows.append([name, classes[int(found.labels[i])], *figures, held or ("none" if known else "-")])
-    return header, rows
-
-
-def _mask_answers(found: ClassPrediction, names: Sequence[str], classes: Sequence[str], _: float) -> _Table:
-    """A mask is summed up by the share of its pixels in each class and the mean uncertainty of a pixel."""
-    header = ["input", *(f"share of {name}" for name in classes), "uncertainty", "of it epistemic"]
-    rows = []
-    for i, name in enumerate(names):
-        shares = (f"{float((found.labels[i] == number).double().mean()):.4f}" for number in range(len(classes)))
-        rows.append([name, *shares, *(f"{float(own[i].mean()):.4f}" for own in (found.entropy, found.epistemic))])
-    return header, rows
-
-
-def _regression_answers(found: RegressionPrediction, names: Sequence[str], coverage: float) -> _Table:
-    if coverage not in found.thresholds:
-        header = ["input", "mean", "std"]
-        return header, [[name, _numbers(found.mean[i]), _numbers(found.std[i])] for i, name in enumerate(names)]
-    low, high = found.interval(coverage)
-    header = ["input", "mean", "std", f"{coverage:.0%} interval"]
-    return header, [
-        [name, _numbers(found.mean[i]), _numbers(found.std[i]), f"{_numbers(low[i])} to {_numbers(high[i])}"]
-        for i, name in enumerate(names)
-    ]
-
-
-def _numbers(values: Tensor) -> str:
-    return " ".join(f"{float(value):.4g}" for value in values.reshape(-1))
-
-
-def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    text = io.StringIO()
-    csv.writer(text).writerows([header, *rows])
-    write_whole(path, text.getvalue().encode())

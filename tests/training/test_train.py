@@ -63,9 +63,11 @@ def test_the_log_has_a_line_for_each_epoch(digits_run):
         expected = sum(own["nll"] for own in line["validation"].values()) / 4
         assert line["validation_nll"] == pytest.approx(expected)
         assert line["validation"].keys() == {"0.125", "0.25", "0.5", "1.0"}
-    scores = [line["validation_nll"] for line in digits_run.log]
+        accuracy = sum(own["accuracy"] for own in line["validation"].values()) / 4
+        assert line["validation_quality"] == pytest.approx(accuracy)
+    scores = [line["validation_quality"] for line in digits_run.log]
     assert [line["best"] for line in digits_run.log] == [
-        score <= min(scores[: n + 1]) for n, score in enumerate(scores)
+        score >= max(scores[: n + 1]) for n, score in enumerate(scores)
     ]
 
 
@@ -142,12 +144,13 @@ def quick(nested=None, recipe=QUICK, **options):
     ["ours", "theirs"],
 )
 def test_torchs_random_state_is_left_alone(digits, kind):
+    network = nested_mlp()  # the first of a process seeds torch
     torch.manual_seed(11)
     before = torch.get_rng_state()
     if kind == "ours":
         train(deepcopy(digits), "digits", QUICK.but(epochs=1, batch_size=500), quiet=True)
     else:
-        quick()
+        quick(network)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -172,13 +175,13 @@ def test_a_folder_changes_nothing_in_what_is_computed(tmp_path):
 
 @pytest.mark.parametrize("in_folder", [True, False])
 def test_the_weights_that_validated_best_are_given_back(monkeypatch, tmp_path, in_folder):
-    nlls, seen = iter([3.0, 1.0, 2.0, 1.5]), []
+    qualities, seen = iter([0.3, 0.9, 0.5, 0.8]), []
     real = Loop.validate
 
     def validate(self):
-        scores, nll = real(self), next(nlls)
+        scores, quality = real(self), next(qualities)
         seen.append({name: tensor.clone() for name, tensor in self.nested.state_dict().items()})
-        return {cut: type("Scores", (), {"nll": nll, "accuracy": own.accuracy}) for cut, own in scores.items()}
+        return {cut: type("Scores", (), {"nll": own.nll, "quality": quality}) for cut, own in scores.items()}
 
     monkeypatch.setattr(Loop, "validate", validate)
     run = quick(recipe=QUICK.but(epochs=4), out=tmp_path if in_folder else None)
@@ -188,10 +191,10 @@ def test_the_weights_that_validated_best_are_given_back(monkeypatch, tmp_path, i
 
 
 def test_patience_stops_a_run_that_gets_no_better(monkeypatch):
-    nlls = iter([3.0, 1.0, 2.0, 1.5, 1.2, 0.1])
-    monkeypatch.setattr(Loop, "validate", lambda _: {1.0: type("Scores", (), {"nll": next(nlls)})})
+    qualities = iter([0.3, 0.9, 0.5, 0.8, 0.85, 1.0])
+    monkeypatch.setattr(Loop, "validate", lambda _: {1.0: type("Scores", (), {"nll": 0.0, "quality": next(qualities)})})
     run = quick(recipe=QUICK.but(epochs=6, patience=2))
-    assert [line["validation_nll"] for line in run.log] == [3.0, 1.0, 2.0, 1.5]
+    assert [line["validation_quality"] for line in run.log] == [0.3, 0.9, 0.5, 0.8]
 
 
 def test_sgd_with_steps_is_what_torch_does(monkeypatch):
@@ -363,14 +366,14 @@ def test_norms_have_the_statistics_of_each_cut():
 
 
 def test_statistics_of_norms_are_those_of_the_best_weights(monkeypatch):
-    nlls = iter([1.0, 2.0])
+    qualities = iter([0.9, 0.8])
     real = Loop.validate
     seen = []
 
     def validate(self):
-        scores, nll = real(self), next(nlls)
+        scores, quality = real(self), next(qualities)
         seen.append(deepcopy(self.nested.statistics))
-        return {cut: type("Scores", (), {"nll": nll}) for cut in scores}
+        return {cut: type("Scores", (), {"nll": 0.0, "quality": quality}) for cut in scores}
 
     monkeypatch.setattr(Loop, "validate", validate)
     run = train(nested_norms(), (images(), images(seed=3)), QUICK, quiet=True)

@@ -2,21 +2,40 @@
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from io import BytesIO
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from nestling.errors import NestlingError
-from nestling.training.files import tensor_bytes, write_json, write_whole
+from nestling.delivery.packed import packed_state, unpacked_state
+from nestling.errors import NestlingError, RunError
+from nestling.network.bits import Levels
+from nestling.network.quantiser import NUM_PAIRS, check_num_pairs
+from nestling.training.files import plain_file, read_tensors, tensor_bytes, write_json, write_whole
 from nestling.training.saving import made_folder
 
 PROGRAM_FILE = "network.pt2"
 WEIGHTS_FILE = "weights.safetensors"
 ABOUT_FILE = "small.json"
+_FEWER = "pairs"
+"""What the names of statistics for fewer pairs begin with."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How the weights of a small network are stored: the ``levels`` of those that are quantised, by name.
+
+    ``fewer`` has, for each smaller number of pairs, what the network's norms have there; with it the codes are packed
+    so that those of fewer pairs are the first of them.
+    """
+
+    levels: Mapping[str, Levels] = field(default_factory=dict)
+    fewer: Mapping[int, Mapping[str, Tensor]] | None = None
 
 
 def save_small(
@@ -24,12 +43,52 @@ def save_small(
     example: tuple[tuple[Any, ...], dict[str, Any]],
     folder: str | PathLike[str],
     about: Mapping[str, Any],
+    packing: Packing | None = None,
 ) -> None:
     """Write a plain network: ``torch.export.load(folder / "network.pt2").module()`` runs it, for batches of any size.
 
-    The program is read back and compared with the network on the example before anything is written.
+    The program is read back and compared with the network on the example before anything is written. The weights
+    beside it have quantised ones as packed bits: see ``load_small``.
     """
-    args, kwargs = example
+    packing = packing or Packing()
+    content = _program(network, *example)
+    tensors, record = packed_state(network.state_dict(), packing.levels, nested=packing.fewer is not None)
+    for number, norms in (packing.fewer or {}).items():
+        tensors |= {f"{_FEWER}.{number}.{name}": tensor for name, tensor in norms.items()}
+    place = made_folder(folder)
+    write_whole(place / PROGRAM_FILE, content)
+    write_whole(place / WEIGHTS_FILE, tensor_bytes(tensors, dict(about) | record))
+    write_json(place / ABOUT_FILE, about)
+
+
+def load_small(folder: str | PathLike[str], num_pairs: int = NUM_PAIRS) -> nn.Module:
+    """The network that ``nestling extract`` wrote, with its weights unpacked, in eval mode.
+
+    One that was extracted with all bits can be had with fewer: ``num_pairs`` is the most pairs of levels that a
+    quantised weight has, and its norms are those of that number.
+    """
+    place = Path(folder)
+    check_num_pairs(num_pairs)
+    tensors, record = read_tensors(place / WEIGHTS_FILE)
+    program = place / PROGRAM_FILE
+    try:
+        module: nn.Module = torch.export.load(plain_file(program)).module()
+    except Exception as error:  # torch raises errors of many kinds
+        raise RunError(program, f"can't be read ({type(error).__name__})", "Extract the network again.") from None
+    try:
+        fewer = {n: t for n, t in tensors.items() if n.startswith(f"{_FEWER}.{num_pairs}.")}
+        own = {n: t for n, t in tensors.items() if not n.startswith(f"{_FEWER}.")}
+        state = unpacked_state(own, record, num_pairs)
+        state |= {name.removeprefix(f"{_FEWER}.{num_pairs}."): tensor for name, tensor in fewer.items()}
+        module.load_state_dict(state)
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        wrong = f"does not fit {PROGRAM_FILE} ({' '.join(str(error).split())[:200]})"
+        raise RunError(place / WEIGHTS_FILE, wrong, "Extract the network again.") from None
+    return module
+
+
+def _program(network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """The content of the program's file, which computes what the network does on the example."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = _exported(network, args, kwargs)
@@ -41,10 +100,7 @@ def save_small(
     for here, there in zip(pytree.tree_leaves(expected), pytree.tree_leaves(found), strict=True):
         if isinstance(here, Tensor) and not torch.allclose(here, there, atol=1e-5, rtol=1e-4):
             raise NestlingError("the exported network does not compute what the network does. Use extract in Python.")
-    place = made_folder(folder)
-    write_whole(place / PROGRAM_FILE, content.getvalue())
-    write_whole(place / WEIGHTS_FILE, tensor_bytes(network.state_dict(), dict(about)))
-    write_json(place / ABOUT_FILE, about)
+    return content.getvalue()
 
 
 def _exported(network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nestling.arguments import count
 from nestling.network.cut import Cut, make_cut
 from nestling.network.nested import Nested
+from nestling.network.planes import num_bytes
 
 MEASURED_SECONDS = 0.5
 MEASURED_RUNS = (11, 1000)
@@ -22,7 +23,7 @@ MEASURED_RUNS = (11, 1000)
 
 @dataclass(frozen=True)
 class Cost:
-    """``macs`` are multiply-adds for one example, ``bytes`` those of parameters and buffers."""
+    """``macs`` are multiply-adds for one example, ``bytes`` those of parameters and buffers, quantised ones packed."""
 
     params: int
     macs: int
@@ -43,7 +44,8 @@ def cost(
     ``latency`` measures it on this device: the median time of a forward pass over ``batch_size`` copies of the example,
     with that many CPU ``threads`` (None: as torch is set).
     """
-    small = nested.extracted(make_cut(nested.groups, cut))
+    wanted = make_cut(nested.groups, cut)
+    small = nested.extracted(wanted)
     args, kwargs = nested.example
     one = _batch(args, kwargs, 1)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -57,9 +59,20 @@ def cost(
     return Cost(
         params=sum(parameter.numel() for parameter in small.parameters()),
         macs=counter.get_total_flops() // 2,
-        bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors) - bytes_saved(nested, wanted),
         latency_ms=measured,
     )
+
+
+def bytes_saved(nested: Nested, cut: Cut) -> int:
+    """How many bytes fewer the quantised weights of a cut take on disk than in memory."""
+    tensors = nested.tensors() | nested.sliced_at(cut)
+    saved = 0
+    for name, own in nested.levels_at(cut).items():
+        tensor, scale = tensors[name], own.log_tau
+        packed = num_bytes(tensor.numel(), own.num_pairs, nested=False) + scale.numel() * scale.element_size()
+        saved += tensor.numel() * tensor.element_size() - packed
+    return saved
 
 
 def _batch(args: tuple[Any, ...], kwargs: dict[str, Any], size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -29,7 +29,7 @@ class Group:
 
     ``exact`` is False where a norm's statistics run over the axis, so that a cut changes what is left.
     ``frozen_because`` says why a group can't be cut, and is None if it can. A group of layers has no slices: ``drops``
-    names the residual branch that each of its units is.
+    names the residual branch that each of its units is. Nor has a group of bits, which ``quantises`` whole tensors.
     """
 
     name: str
@@ -42,6 +42,12 @@ class Group:
     inner: bool = True
     frozen_because: str | None = None
     drops: tuple[str, ...] = ()
+    quantises: tuple[str, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The tensors that the width of the group changes."""
+        return tuple(dict.fromkeys((*(piece.tensor for piece in self.slices), *self.quantises)))
 
     @property
     def free(self) -> bool:
@@ -109,4 +115,5 @@ def _row(group: Group) -> tuple[str, ...]:
         else "inexact: a norm runs over it"
     )
     blocks, always = (str(group.num_blocks), str(group.num_always)) if group.free else ("-", "-")
-    return group.name, group.kind, str(group.size), blocks, always, str(len(group.slices)), note
+    num_tensors = len(group.slices) + len(group.quantises)
+    return group.name, group.kind, str(group.size), blocks, always, str(num_tensors), note

@@ -1,8 +1,8 @@
 """``nest``: finds the groups of a network and gives each an order over its widths."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from typing import Any, Literal
 
 import torch
@@ -13,10 +13,11 @@ from torch.utils import _pytree as pytree
 from nestling.arguments import real_tensor
 from nestling.distributions.orders import Downhill, Geometric, Order, Uniform
 from nestling.errors import ArgumentError, DtypeError
+from nestling.network.bits import BIT_SUFFIX, Bits, bit_groups, of_posteriors, with_bit_groups
 from nestling.network.choice import Choice
 from nestling.network.discovery import discover
 from nestling.network.group import Groups, Kind, Slice
-from nestling.network.layers import Sampling, check_sampling, make_variational
+from nestling.network.layers import Sampling, check_sampling, make_variational, mean_name
 from nestling.network.nested import Nested
 from nestling.network.rules import Rule, default_rules
 
@@ -42,6 +43,8 @@ def nest(
     rescale: bool = False,
     exclude: Collection[str] = (),
     only: Collection[str] | None = None,
+    bits: Bits | Mapping[str, Any] | None = None,
+    private: Sequence[float] = (),
     rules: Mapping[str, Rule] | None = None,
 ) -> Nested:
     """Turn a network into one whose widths can be chosen later; the caller's module is left as it is.
@@ -54,10 +57,14 @@ def nest(
     ``kinds`` and ``where`` say what may be cut (``"inner"``: only axes that stay inside a block; ``"all"``: residual
     streams too), ``exclude`` names modules or tensors to leave alone, ``only`` the groups to cut. Residual layers (kind
     ``"layer"``) are dropped from the end of one list for the whole network, or of one for each stage, as ``layers``
-    says. ``rules`` adds rules for operations by name. What can't be cut is in ``nested.groups`` with the reason.
+    says. With the kind ``"bit"`` weights are quantised as ``bits`` says, and the widths of such groups are numbers of
+    levels. ``private`` names cuts, as fractions, whose batch norms have weights of their own. ``rules`` adds rules for
+    operations by name. What can't be cut is in ``nested.groups`` with the reason.
     """
     _check_module(module)
-    choice = Choice(num_blocks, num_always, kinds, where, exclude, only, layers)
+    chosen_bits = _chosen_bits(bits, kinds, rescale)
+    units_only = None if only is None else [name for name in only if not name.endswith(BIT_SUFFIX)]
+    choice = Choice(num_blocks, num_always, kinds, where, exclude, units_only, layers)
     args, kwargs = as_call(example)
     maker = _order_maker(order)
     if weights not in (None, "gaussian"):
@@ -68,12 +75,16 @@ def nest(
             real_tensor("example", leaf)
     copy = deepcopy(module)
     groups, runner = discover(copy, args, kwargs, choice, default_rules() | dict(rules or {}))
+    with_bits = [] if chosen_bits is None else bit_groups(copy, (args, kwargs), chosen_bits, exclude, only)
     if weights is not None:
-        groups = _with_posteriors(groups, make_variational(copy, exclude, sampling))
+        variational = make_variational(copy, exclude, sampling)
+        groups, with_bits = _with_posteriors(groups, variational), of_posteriors(with_bits, variational)
         runner.refresh()
+    groups = with_bit_groups(groups, with_bits, runner.holders.tensors())
     device = next((tensor.device for tensor in runner.holders.tensors().values()), None)
     orders = {group.name: maker(group.num_blocks, group.num_always).to(device) for group in groups.free}
-    nested = Nested(copy, groups, orders, runner, example=(args, kwargs), rescale=rescale)
+    example = (args, kwargs)
+    nested = Nested(copy, groups, orders, runner, example=example, rescale=rescale, bits=chosen_bits, private=private)
     nested.training = module.training
     given: dict[str, Any] = {
         "weights": weights,
@@ -83,6 +94,7 @@ def nest(
     }
     given |= {"kinds": list(kinds), "where": where, "layers": layers, "rescale": rescale}
     given |= {"exclude": sorted(exclude), "only": None if only is None else sorted(only)}
+    given |= {"bits": None if chosen_bits is None else asdict(chosen_bits), "private": list(private)}
     nested.made_with = None if callable(order) or rules else {"order": order, **given}
     return nested
 
@@ -101,6 +113,22 @@ def _check_module(module: object) -> None:
             real_tensor(name, tensor)
 
 
+def _chosen_bits(bits: Bits | Mapping[str, Any] | None, kinds: Collection[Kind], rescale: bool) -> Bits | None:
+    """How weights are quantised, or None where they are not."""
+    if "bit" not in kinds:
+        if bits is not None:
+            raise ArgumentError("bits", repr(bits), "left out", "Quantise with kinds=('bit',), or ('channel', 'bit').")
+        return None
+    if rescale:
+        advice = "Leave it out: norms are recalibrated instead."
+        raise ArgumentError("rescale", "True with quantised weights", "False with bits", advice)
+    if bits is None or isinstance(bits, Bits):
+        return bits or Bits()
+    if not isinstance(bits, Mapping) or not set(bits) <= {own.name for own in fields(Bits)}:
+        raise ArgumentError("bits", repr(bits), "options of nl.Bits", "Pass nl.Bits(num_groups=7).")
+    return Bits(**bits)
+
+
 def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: ANN401
     """An example as positional and keyword arguments."""
     if isinstance(example, Mapping):
@@ -117,7 +145,7 @@ def _with_posteriors(groups: Groups, layers: Collection[str]) -> Groups:
         if path not in paths or key != "weight":
             return (piece,)
         return (
-            replace(piece, tensor=f"{path}.posterior.mean"),
+            replace(piece, tensor=mean_name(path)),
             replace(piece, tensor=f"{path}.posterior.log_alpha", reads=False),
         )
 

@@ -1,6 +1,6 @@
 """A network whose widths can be chosen while it runs."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,10 +10,12 @@ from torch.utils import _pytree as pytree
 
 from nestling.distributions.orders import Order
 from nestling.errors import ArgumentError, ShapeError
+from nestling.network.bits import Bits, Levels, Quantised
 from nestling.network.cut import Cut, full_cut, make_cut
 from nestling.network.group import Groups
-from nestling.network.layers import VariationalLayer, drawing
+from nestling.network.layers import VariationalLayer, drawing, mean_name, plain_name
 from nestling.network.modes import in_mode
+from nestling.network.private import PrivateNorms
 from nestling.network.runner import REMEMBERED_CUTS, Runner
 from nestling.network.slicing import Scaler, Slicer
 
@@ -38,6 +40,8 @@ class Nested(nn.Module):
         *,
         example: tuple[tuple[Any, ...], dict[str, Any]],
         rescale: bool,
+        bits: Bits | None = None,
+        private: Sequence[float] = (),
     ) -> None:
         super().__init__()
         self.module = module
@@ -51,6 +55,8 @@ class Nested(nn.Module):
         self._runner = runner
         self._slicer = Slicer(groups, {name: tensor.shape for name, tensor in self.tensors().items()})
         self._scaler = Scaler(groups, self.tensors())
+        self.quantised = Quantised(groups, self.tensors(), bits or Bits())
+        self.private = PrivateNorms(module, [make_cut(groups, own) for own in private], self.sliced_at)
         self._layers = {path: part for path, part in module.named_modules() if isinstance(part, VariationalLayer)}
         self.drawn: Cut | None = None
         self._block: _Block | None = None
@@ -130,7 +136,10 @@ class Nested(nn.Module):
                 raise ArgumentError(
                     "masks", f"a mask for the layers of {group.name}", "masks of units", "Draw whole widths instead."
                 )
-        return self.run(full_cut(self.groups), self._scaler.scaled(self.tensors(), masks), *args, **kwargs)
+        tensors = self.tensors()
+        quantised = self.quantised.masked(tensors, masks)
+        scaled = quantised | self._scaler.scaled(tensors | quantised, masks)
+        return self.run(full_cut(self.groups), scaled, *args, **kwargs)
 
     def dropped(self, cut: Cut) -> frozenset[str]:
         """Names of the tensors of layers that a cut drops whole."""
@@ -138,7 +147,7 @@ class Nested(nn.Module):
 
     def log_alphas(self, cut: Cut) -> dict[str, Tensor]:
         """log alpha of every weight that a cut keeps, by the name of its layer: what divergences are made of."""
-        smaller, gone = self.tensors_at(cut), self.dropped(cut)
+        smaller, gone = self.sliced_at(cut), self.dropped(cut)
         with self._runner.holders.replaced(smaller):
             return {
                 path: layer.posterior.bounded_log_alpha().expand_as(layer.posterior.mean)
@@ -149,7 +158,7 @@ class Nested(nn.Module):
     def weight_shares(self, path: str, values: Mapping[str, Tensor]) -> Tensor:
         """For each weight of a variational layer the product of the values of the blocks it lies in, such as keep
         probabilities: then the probability that it is kept."""
-        name = self._runner.holders.canonical[f"{path}.posterior.mean"]
+        name = self._runner.holders.canonical[mean_name(path)]
         return self._scaler.shares(name, self.tensors()[name], values)
 
     def extracted(self, cut: Cut, *, uncertainty: bool = False) -> nn.Module:
@@ -198,15 +207,25 @@ class Nested(nn.Module):
         """The parameters and buffers of the module, each once."""
         return self._runner.holders.tensors()
 
+    def sliced_at(self, cut: Cut) -> dict[str, Tensor]:
+        """The part of each tensor that a cut keeps, as it is stored: what sizes follow from."""
+        return self._slicer.cut(self.tensors(), cut)
+
+    def levels_at(self, cut: Cut) -> dict[str, Levels]:
+        """What the quantised weights that a cut keeps are stored with, by name."""
+        gone = self.dropped(cut)
+        return {name: own for name, own in self.quantised.levels(cut).items() if plain_name(name) not in gone}
+
     def tensors_at(self, cut: Cut) -> dict[str, Tensor]:
-        """The tensors that a cut changes: views of the network's own wherever that is possible.
+        """The tensors that a cut changes: views of the network's own wherever that is possible, or quantised.
 
         In eval mode those that read a group are scaled by its keep probabilities (``rescale``), and a cut that was
         recalibrated has the statistics of its own.
         """
         tensors = self.tensors()
         scaled = self._scaler.scaled(tensors, self._keep_probs()) if self.rescale and not self.training else {}
-        smaller = scaled | self._slicer.cut(tensors | scaled, cut)
+        smaller = scaled | self._slicer.cut(tensors | scaled, cut) | self.private.at(cut)
+        smaller |= self.quantised.at(tensors | smaller, cut)
         if not self.training and cut in self.statistics:
             known = self.statistics[cut]
             smaller |= {name: value.to(tensors[name].device, tensors[name].dtype) for name, value in known.items()}
@@ -224,7 +243,8 @@ class _Block:
     def dense(self, nested: Nested) -> dict[str, Tensor]:
         """The smaller tensors, worked out anew if a parameter has changed."""
         parameters = {name: tensor for name, tensor in nested.tensors().items() if isinstance(tensor, nn.Parameter)}
-        watched = [*parameters.values(), *nested._orders.parameters()] if nested.rescale else parameters.values()
+        watched = [*parameters.values(), *nested.quantised.parameters(), *nested.private.parameters()]
+        watched += nested._orders.parameters() if nested.rescale else ()
         seen = [(tensor.data_ptr(), tensor._version) for tensor in watched]
         seen.append((nested.rescale, id(nested.statistics.get(self.cut))))
         if seen != self._seen:

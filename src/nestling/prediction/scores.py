@@ -40,6 +40,11 @@ class Scores(ABC):
         """Average precision by the first of the uncertainties; None without ``ood``."""
         return next((found.aupr for found in self.by.values()), None)
 
+    @property
+    @abstractmethod
+    def quality(self) -> float:
+        """What is to be as large as possible, the mean of ``Likelihood.score``."""
+
     @abstractmethod
     def to_dict(self) -> dict[str, object]:
         """Plain numbers, lists and dictionaries, as JSON holds them; what was not measured is left out."""
@@ -68,6 +73,11 @@ class ClassScores(Scores):
     dice: float | None = None
     ged: float | None = None
 
+    @property
+    def quality(self) -> float:
+        """Accuracy; of pixels, most of which are background, the log-likelihood."""
+        return self.accuracy if self.iou is None else -self.nll
+
     def to_dict(self) -> dict[str, object]:
         """Plain numbers, lists and dictionaries, as JSON holds them; what was not measured is left out."""
         masks = {"iou": self.iou, "dice": self.dice, "ged": self.ged} if self.iou is not None else {}
@@ -86,6 +96,11 @@ class RegressionScores(Scores):
 
     rmse: float
     intervals: Mapping[float, float] = field(repr=False)
+
+    @property
+    def quality(self) -> float:
+        """The log-likelihood."""
+        return -self.nll
 
     def to_dict(self) -> dict[str, object]:
         """Plain numbers, lists and dictionaries, as JSON holds them; what was not measured is left out."""

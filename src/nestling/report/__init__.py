@@ -1,5 +1,6 @@
 """What a run shows to people: tables of its widths and pictures of its curves."""
 
+from nestling.report.answers import answers, write_csv
 from nestling.report.curves import curve_table, draw_front
 from nestling.report.figures import Series, draw_curves
 from nestling.report.tables import text_table
@@ -8,10 +9,12 @@ from nestling.report.widths import WidthRow, score_widths, widths_table
 __all__ = [
     "Series",
     "WidthRow",
+    "answers",
     "curve_table",
     "draw_curves",
     "draw_front",
     "score_widths",
     "text_table",
     "widths_table",
+    "write_csv",
 ]

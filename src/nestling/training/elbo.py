@@ -89,7 +89,7 @@ def elbo_terms(
         raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
     count("dataset_size", dataset_size, "how many examples the training set has")
     _check(kappa, weight_kl, prior_keep, order_weight, estimator, draws, (explore, coupled, sandwich))
-    inputs, targets = _pair(batch)
+    inputs, targets = pair_of(batch)
     model = likelihood_named(likelihood) if isinstance(likelihood, str) else likelihood
     scale = kappa / (dataset_size * model.elements(targets))
     divergence = WEIGHT_KLS[weight_kl]
@@ -135,7 +135,7 @@ def _hard_part(
     cut, log_prob = draw
     args, kwargs = as_call(inputs)
     with nested.at(cut):
-        nll = _nll(model, nested(*args, **kwargs), targets)
+        nll = nll_of(model, nested(*args, **kwargs), targets)
     return nll, weight_divergence(nested, cut, divergence).to(nll), log_prob.to(nll), cut
 
 
@@ -158,14 +158,14 @@ def _relaxed_part(
             raise ArgumentError("estimator", given, "Downhill orders for relaxed masks", "Use leave_one_out.")
         masks[name] = order.rsample((), generator, hard=hard)
     args, kwargs = as_call(inputs)
-    nll = _nll(model, nested.run_masked(masks, *args, **kwargs), targets)
+    nll = nll_of(model, nested.run_masked(masks, *args, **kwargs), targets)
     cut = full_cut(nested.groups)
     kept = {name: order.keep_probs() for name, order in nested.orders.items()}
     kept = {name: own.detach() for name, own in kept.items()} if held else kept
     return nll, weight_divergence(nested, cut, divergence, kept).to(nll), torch.zeros_like(nll), cut
 
 
-def _nll(model: Likelihood, output: Tensor, targets: Tensor) -> Tensor:
+def nll_of(model: Likelihood, output: Tensor, targets: Tensor) -> Tensor:
     """The negative log-likelihood of targets that fit the output, in no less than single precision."""
     model.check(output, targets)
     return model.nll(output.to(torch.promote_types(output.dtype, torch.float32)), targets)
@@ -201,7 +201,8 @@ def _prior(num_blocks: int, num_always: int, keep: float, device: torch.device) 
     return BernoulliChain(torch.full((num_blocks - num_always,), keep, device=device), num_always=num_always)
 
 
-def _pair(batch: Sequence[Any]) -> tuple[Any, Tensor]:
+def pair_of(batch: Sequence[Any]) -> tuple[Any, Tensor]:
+    """The inputs and targets of a batch; refuses what is not a pair of as many of one as of the other."""
     if not (isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[1], Tensor)):
         needed = "a pair (inputs, targets), the targets a tensor"
         raise ArgumentError("batch", f"a {type(batch).__name__}", needed, "Let your loader give such pairs.")

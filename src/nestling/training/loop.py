@@ -21,6 +21,7 @@ from nestling.training.checkpoint import State
 from nestling.training.elbo import Terms, elbo_terms
 from nestling.training.feeds import Feed
 from nestling.training.folder import Keeper
+from nestling.training.objectives import baseline_terms, check_objective
 from nestling.training.optimisers import make_optimiser, set_lr
 from nestling.training.progress import Progress
 from nestling.training.recipe import Recipe
@@ -49,6 +50,7 @@ class Loop:
         processes: Processes = ALONE,
         stopping: Stopping | None = None,
     ) -> None:
+        check_objective(recipe.objective, likelihood)
         self.nested, self.feed, self.recipe, self.likelihood, self.keeper = nested, feed, recipe, likelihood, keeper
         self.processes, self.stopping = processes, stopping or Stopping()
         self.num_steps = recipe.epochs * len(feed.train)
@@ -134,6 +136,7 @@ class Loop:
         for order in self.nested.orders.values():
             if isinstance(order, Downhill):
                 order.temperature = schedules.temperature(self.recipe, share)
+        self.nested.quantised.sharpness = schedules.sharpness(self.recipe, share)
         reseed(self.device, Purpose.NOISE, self.recipe.seed, self.state.step, self.processes.rank)
         self.optimiser.zero_grad(set_to_none=True)
         terms = None
@@ -193,13 +196,24 @@ class Loop:
 
     def _terms(self, batch: tuple[Any, Tensor], share: float) -> Terms:
         """The objective of one step, in the recipe's precision."""
-        recipe = self.recipe
+        recipe, dataset_size, kappa = self.recipe, self.feed.train.dataset_size, self._kappa(share)
+        widths = generator(Purpose.WIDTHS, recipe.seed, self.state.step)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._in_bfloat16()):
+            if recipe.objective != "elbo":
+                return baseline_terms(
+                    self.nested,
+                    batch,
+                    recipe,
+                    dataset_size=dataset_size,
+                    kappa=kappa,
+                    likelihood=self.likelihood,
+                    generator=widths,
+                )
             return elbo_terms(
                 self.nested,
                 batch,
-                dataset_size=self.feed.train.dataset_size,
-                kappa=self._kappa(share),
+                dataset_size=dataset_size,
+                kappa=kappa,
                 likelihood=self.likelihood,
                 weight_kl=recipe.weight_kl,
                 prior_keep=recipe.prior_keep,
@@ -209,7 +223,7 @@ class Loop:
                 explore=recipe.explore,
                 coupled=recipe.coupled,
                 sandwich=recipe.sandwich,
-                generator=generator(Purpose.WIDTHS, recipe.seed, self.state.step),
+                generator=widths,
             )
 
     def _validated(self, means: dict[str, float]) -> dict[str, Any]:
@@ -220,12 +234,12 @@ class Loop:
         except NonFiniteError:
             raise diverged_in_validation(self.feed.validation, state.step) from None
         epoch = state.epoch + 1
-        score = sum(own.nll for own in scores.values()) / len(scores)
-        better = state.best_score is None or score < state.best_score
+        nll, quality = (sum(getattr(own, n) for own in scores.values()) / len(scores) for n in ("nll", "quality"))
+        better = state.best_score is None or quality >= state.best_score
         if better:
             if self.processes.is_first:
-                self.keeper.keep_best(self.nested, {"epoch": epoch, "validation_nll": score})
-            state.best_score, state.best_epoch = score, epoch
+                self.keeper.keep_best(self.nested, {"epoch": epoch, "validation_quality": quality})
+            state.best_score, state.best_epoch = quality, epoch
         state.epoch, state.batch, state.sums = epoch, 0, {}
         now = time.monotonic()
         state.seconds, self._began = state.seconds + now - self._began, now
@@ -237,7 +251,8 @@ class Loop:
             "lr": self.optimiser.param_groups[0]["largest_lr"] * self._lr_factor(share),
             "kappa": self._kappa(share),
             "validation": {str(cut): _figures(own) for cut, own in scores.items()},
-            "validation_nll": score,
+            "validation_nll": nll,
+            "validation_quality": quality,
             "best": better,
             "expected_width": {name: float(o.expected_width().detach()) for name, o in self.nested.orders.items()},
             "seconds": round(state.seconds, 3),

@@ -11,6 +11,7 @@ OptimiserName = Literal["adamw", "sgd"]
 ScheduleName = Literal["cosine", "step", "constant"]
 WeightKL = Literal["log_uniform", "molchanov", "hierarchical", "bn3", "bn3_refitted"]
 EstimatorName = Literal["leave_one_out", "straight_through", "relaxed"]
+ObjectiveName = Literal["elbo", "us_net", "slimmable"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
@@ -47,6 +48,8 @@ class Recipe:
     lr_factor: float = 0.1
     """What the step schedule multiplies them by."""
 
+    objective: ObjectiveName = "elbo"
+    """What a step minimises: the bound, or what US-Net or slimmable networks do, to compare with: docs/training.md."""
     kappa: float | Literal["auto"] = "auto"
     """Weight of the divergences from the prior; 1 is the evidence lower bound, auto tempers it for networks with more
     weights than examples."""
@@ -63,7 +66,7 @@ class Recipe:
     estimator: EstimatorName = "leave_one_out"
     """How gradients reach the orders: see docs/orders.md."""
     draws: int = 2
-    """Parts of a batch that each get widths of their own."""
+    """Parts of a batch that each get widths of their own; for us_net, random widths that the whole batch runs at."""
     explore: float = 0.5
     """Share of draws that are uniform over widths rather than from the learned order."""
     coupled: float = 0.5
@@ -142,7 +145,7 @@ class Recipe:
 
 def _choices(recipe: Recipe) -> None:
     hints = get_type_hints(Recipe)
-    for name in ("optimiser", "schedule", "weight_kl", "estimator", "precision"):
+    for name in ("optimiser", "schedule", "objective", "weight_kl", "estimator", "precision"):
         options = get_args(hints[name])
         if getattr(recipe, name) not in options:
             needed = f"one of {', '.join(options)}"

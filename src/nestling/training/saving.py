@@ -105,6 +105,7 @@ def groups_to_json(groups: Groups) -> list[dict[str, Any]]:
             "frozen_because": group.frozen_because,
             "slices": [{"tensor": piece.tensor, "axis": piece.axis} for piece in group.slices],
             "drops": list(group.drops),
+            "quantises": list(group.quantises),
         }
         for group in groups
     ]

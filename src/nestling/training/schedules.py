@@ -2,6 +2,7 @@
 
 import math
 
+from nestling.network.bits import FIRST_SHARPNESS, LAST_SHARPNESS
 from nestling.training.recipe import Recipe
 
 _LONG_RUN = 5_000
@@ -42,6 +43,11 @@ def auto_kappa(num_examples: int, num_weights: int) -> float:
     weight. This one makes the loss NLL + the mean divergence of a weight, and never exceeds 1.
     """
     return min(1.0, num_examples / num_weights) if num_weights else 1.0
+
+
+def sharpness(recipe: Recipe, share: float) -> float:
+    """The sharpness of annealed steps of quantisers: another ``FIRST_SHARPNESS`` each epoch, up to the largest."""
+    return min(FIRST_SHARPNESS * (1 + share * recipe.epochs), LAST_SHARPNESS)
 
 
 def temperature(recipe: Recipe, share: float) -> float:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nestling.network import Cut, Nested
 from nestling.network.cut import full_cut, make_cut
-from nestling.network.group import Group
+from nestling.network.group import Group, Groups
 
 
 class Draw(NamedTuple):
@@ -36,7 +36,7 @@ def draw_cut(
     groups = nested.groups.free
     extreme, uniform, together, lead = torch.rand(4, generator=generator).tolist()
     if not groups or extreme < sandwich / 2:
-        return Draw(Cut(tuple((group.name, group.num_always) for group in groups)), torch.zeros(()))
+        return Draw(smallest_cut(nested.groups), torch.zeros(()))
     if extreme < sandwich:
         return Draw(full_cut(nested.groups), torch.zeros(()))
     leaders = [groups[int(lead * len(groups))]] if together < coupled else list(groups)
@@ -53,6 +53,17 @@ def draw_cut(
         (leader,) = leaders
         return Draw(make_cut(nested.groups, _fraction(leader, widths[leader.name])), log_prob)
     return Draw(make_cut(nested.groups, widths), log_prob)
+
+
+def draw_fraction(nested: Nested, generator: torch.Generator | None = None) -> Cut:
+    """Draw one fraction for all groups, uniform between the smallest width and the full one, as US-Net does."""
+    lowest = min((_fraction(group, group.num_always) for group in nested.groups.free), default=1.0)
+    return make_cut(nested.groups, 1 - (1 - lowest) * float(torch.rand((), generator=generator)))
+
+
+def smallest_cut(groups: Groups) -> Cut:
+    """The cut that keeps only what is always kept."""
+    return Cut(tuple((group.name, group.num_always) for group in groups.free))
 
 
 def _uniform_width(group: Group, generator: torch.Generator | None) -> int:

@@ -9,7 +9,7 @@ from nestling.network.layers.convolution import (
     VariationalConvTranspose2d,
     VariationalConvTranspose3d,
 )
-from nestling.network.layers.layer import Sampling, VariationalLayer, check_sampling, drawing
+from nestling.network.layers.layer import Sampling, VariationalLayer, check_sampling, drawing, mean_name, plain_name
 from nestling.network.layers.linear import VariationalLinear
 
 __all__ = [
@@ -26,4 +26,6 @@ __all__ = [
     "drawing",
     "make_plain",
     "make_variational",
+    "mean_name",
+    "plain_name",
 ]

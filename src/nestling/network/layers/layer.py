@@ -81,6 +81,19 @@ class VariationalLayer(nn.Module, ABC):
         return self.apply_weight(x, self.posterior.sample(), self.bias, **asked)
 
 
+_MEAN, _WEIGHT = ".posterior.mean", ".weight"
+
+
+def mean_name(path: str) -> str:
+    """The name of the mean of a variational layer's weight."""
+    return path + _MEAN
+
+
+def plain_name(name: str) -> str:
+    """The name that a tensor has in the plain network: a mean is a weight there."""
+    return name.removesuffix(_MEAN) + _WEIGHT if name.endswith(_MEAN) else name
+
+
 @contextmanager
 def drawing(module: nn.Module) -> Iterator[nn.Module]:
     """Draw the weights of every variational layer of a module inside the block, in eval mode too."""

@@ -1,0 +1,48 @@
+"""The tensors of a plain network with its quantised weights as packed bits, and back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from nestling.errors import RangeError
+from nestling.network.bits import Levels
+from nestling.network.planes import num_bytes, pack, unpack
+from nestling.network.quantiser import NUM_PAIRS, codes, dequantise
+
+_CODES, _SCALE = ".codes", ".log_tau"
+
+
+def packed_state(
+    state: Mapping[str, Tensor], levels: Mapping[str, Levels], *, nested: bool
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A network's tensors with the named weights as codes and a scale, and a record of how they are packed.
+
+    ``nested`` packs them in planes, of which the first are those of fewer pairs: one bit a weight more than the least.
+    """
+    tensors = {name: tensor for name, tensor in state.items() if name not in levels}
+    for name, own in levels.items():
+        tensors[name + _CODES] = pack(codes(state[name], own.log_tau, own.num_pairs), own.num_pairs, nested=nested)
+        tensors[name + _SCALE] = own.log_tau.detach()
+    shapes = {n: {"shape": list(state[n].shape), "num_pairs": own.num_pairs} for n, own in levels.items()}
+    return tensors, {"packed": shapes, "nested": nested}
+
+
+def unpacked_state(
+    tensors: Mapping[str, Tensor], record: Mapping[str, Any], num_pairs: int = NUM_PAIRS
+) -> dict[str, Tensor]:
+    """The tensors as the network has them, to the last bit; with nested codes at most so many pairs of each weight."""
+    packed: dict[str, Any] = record["packed"]
+    most = max((own["num_pairs"] for own in packed.values()), default=NUM_PAIRS)
+    if num_pairs < most and not record["nested"]:
+        advice = "Extract again with all bits (--all-bits)."
+        raise RangeError("num_pairs", num_pairs, f"{most}, which the codes were packed for alone", advice)
+    state = {name: t for name, t in tensors.items() if not name.endswith((_CODES, _SCALE))}
+    for name, own in packed.items():
+        kept, shape, scale = min(num_pairs, own["num_pairs"]), own["shape"], tensors[name + _SCALE]
+        data = tensors[name + _CODES]
+        if record["nested"]:
+            count = scale.new_empty(shape, device="meta").numel()
+            data = data[: num_bytes(count, kept)]
+        state[name] = dequantise(unpack(data, shape, kept, nested=record["nested"]), scale)
+    return state
