@@ -20,6 +20,13 @@ def test_width_multiplies_the_paths_and_not_the_stream(width, base):
     assert [block.merge[0].out_channels for block in network.blocks] == [256] * 3 + [512] * 3 + [1024] * 3
 
 
+def test_stream_multiplies_what_runs_between_the_bottlenecks():
+    network = ResNeXtCifar(stream=0.25, base_width=2)
+    assert [block.merge[0].out_channels for block in network.blocks] == [64] * 3 + [128] * 3 + [256] * 3
+    assert [conv.out_channels // 8 for conv in grouped(network)] == [2] * 3 + [4] * 3 + [8] * 3
+    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
 def test_two_halvings_leave_eight_by_eight():
     network = ResNeXtCifar(base_width=1)
     assert network.blocks(network.stem(torch.zeros(2, 3, 32, 32))).shape == (2, 1024, 8, 8)

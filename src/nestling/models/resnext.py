@@ -13,7 +13,7 @@ _BOTTLENECKS_PER_STAGE = 3
 class ResNeXtCifar(nn.Module):
     """Three stages of three bottlenecks, whose paths have ``base_width`` channels, doubled at each new stage.
 
-    ``width`` multiplies the channels of a path; the residual stream between the bottlenecks keeps its size.
+    ``width`` multiplies the channels of a path, ``stream`` those of the residual stream between the bottlenecks.
     """
 
     def __init__(
@@ -24,12 +24,14 @@ class ResNeXtCifar(nn.Module):
         num_classes: int = 10,
         in_channels: int = 3,
         width: float = 1.0,
+        stream: float = 1.0,
     ) -> None:
         super().__init__()
-        self.stem = nn.Sequential(*conv_norm_relu(in_channels, _STEM_CHANNELS))
+        channels = multiplied(_STEM_CHANNELS, stream)
+        self.stem = nn.Sequential(*conv_norm_relu(in_channels, channels))
         self.blocks = nn.Sequential()
-        channels = _STEM_CHANNELS
-        for stage, out_channels in enumerate(_STAGE_CHANNELS):
+        for stage, full_channels in enumerate(_STAGE_CHANNELS):
+            out_channels = multiplied(full_channels, stream)
             path_width = multiplied(base_width * 2**stage, width)
             for index in range(_BOTTLENECKS_PER_STAGE):
                 stride = 2 if stage > 0 and index == 0 else 1

@@ -1,0 +1,169 @@
+"""FN3's layers, paths, channels and bits on the papers' networks, scaled down: CIFAR-10, trained, searched, extracted.
+
+NESTLING_DATA=folder python experiments/fn3/kinds.py run path 0 --out results.jsonl
+python experiments/fn3/kinds.py table results.jsonl
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nestling as nl
+from nestling.data import Data
+from nestling.network import Cut, Nested
+from nestling.prediction import ClassScores
+
+SHARES = (0.25, 0.5, 0.65, 0.8)
+SEARCHED = 1000
+"""Images of the training data that are kept away from training, for the search."""
+NUM_KEPT, NUM_CANDIDATES, WINDOW = 3, 10, 0.125
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A network of FN3's, how much smaller it is here, how it is nested, and how its blocks are removed."""
+
+    model: str
+    options: dict[str, Any]
+    nesting: dict[str, Any]
+    strategy: str = "beam"
+    searching: dict[str, Any] = field(default_factory=dict)
+
+
+_BEAM = {"num_kept": NUM_KEPT, "num_candidates": NUM_CANDIDATES, "window": WINDOW}
+_RESNEXT = {"base_width": 2, "stream": 0.125}
+_MOBILENET = {"width": 0.25}
+EXPERIMENTS = {
+    "layer": Experiment(
+        "resnext_cifar", _RESNEXT, {"kinds": ("layer",), "num_blocks": 9, "num_always": 1}, strategy="greedy"
+    ),
+    "path": Experiment(
+        "resnext_cifar", _RESNEXT, {"kinds": ("path",), "num_blocks": 8, "num_always": 1}, searching=_BEAM
+    ),
+    "channel": Experiment(
+        "mobilenet_v2", _MOBILENET, {"kinds": ("channel",), "num_blocks": 8, "num_always": 3}, searching=_BEAM
+    ),
+    "bit": Experiment("mobilenet_v2", _MOBILENET, {"kinds": ("bit",), "bits": nl.Bits(num_groups=7)}, searching=_BEAM),
+    "channel and bit": Experiment(
+        "mobilenet_v2",
+        _MOBILENET,
+        {"kinds": ("channel", "bit"), "num_blocks": 8, "num_always": 3, "bits": nl.Bits(num_groups=7)},
+        strategy="dynamic",
+    ),
+}
+
+
+def run(kind: str, seed: int, epochs: int) -> dict[str, Any]:
+    """Train, search on training images that were kept away, and score what was found on the test data."""
+    asked = EXPERIMENTS[kind]
+    data = nl.data.load("cifar10", validation=SEARCHED, seed=seed)
+    torch.manual_seed(seed)
+    module = nl.models.build(asked.model, **asked.options)
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    nested = nl.nest(module, torch.zeros(2, 3, 32, 32), order="uniform", weights=None, **asked.nesting)
+    start = time.process_time()
+    trained = nl.train(nested, data, nl.Recipe(epochs=epochs, seed=seed, cuts=(0.5, 1.0)), quiet=True)
+    training = time.process_time() - start
+    start = time.process_time()
+    batches = data.batches("validation", 500)
+    more: dict[str, Any] = {"strategy": asked.strategy, **asked.searching}
+    curve = nl.search(nested, batches, cost="bytes", num_points=12, seed=seed, quiet=True, **more)
+    searching = time.process_time() - start
+    rows = {share: scored(nested, data, best_without(nested, curve, share)) for share in (0.0, *SHARES)}
+    smallest = curve.rows[0]
+    with tempfile.TemporaryDirectory() as folder:  # what a user would take away
+        nl.save(nested, folder)
+        small = nl.extract(nl.load(folder), smallest.cut)
+    return {
+        "kind": kind,
+        "seed": seed,
+        "epochs": epochs,
+        "blocks that can go": removable(nested),
+        "cuts scored": curve.num_evaluations,
+        "CPU seconds to train": round(training),
+        "CPU seconds to search": round(searching),
+        "best epoch": max((line["epoch"] for line in trained.log if line["best"]), default=0),
+        "rows": {str(share): row for share, row in rows.items()},
+        "smallest": {"bytes": smallest.bytes, "params": sum(p.numel() for p in small.parameters())},
+        "by removed": curve.by_removed(),
+    }
+
+
+def removable(nested: Nested) -> int:
+    """How many blocks a search can remove."""
+    return sum(group.num_blocks - group.num_always for group in nested.groups.free)
+
+
+def removed(nested: Nested, cut: Cut) -> float:
+    """The share of those that a cut lacks."""
+    return sum(group.num_blocks - cut[group.name] for group in nested.groups.free) / removable(nested)
+
+
+def best_without(nested: Nested, curve: nl.Curve, share: float) -> Cut:
+    """The best cut that was scored with such a share of the blocks removed, or as little more as there is."""
+    lacking = {own.cut: removed(nested, own.cut) for own in curve.tried}
+    least = min(own for own in lacking.values() if own >= share - 1e-9)
+    return max((own for own in curve.tried if lacking[own.cut] == least), key=lambda own: own.quality).cut
+
+
+def scored(nested: Nested, data: Data, cut: Cut) -> dict[str, float]:
+    """Test accuracy with norms recalibrated, and what the network of a cut costs."""
+    nl.recalibrate(nested, data.batches("train", 128, shuffle=True), cut, num_batches=8)
+    scores = nl.evaluate(nested, data.batches("test", 500), cut=cut, samples=0)
+    assert isinstance(scores, ClassScores)
+    found = nl.cost(nested, cut)
+    return {"accuracy": 100 * scores.accuracy, "bytes": found.bytes, "macs": found.macs}
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    """A row a kind: test accuracy, and bytes as a share of the whole network's, by the share of blocks removed."""
+    head = (
+        "| | network | blocks | whole | " + " | ".join(f"{share:.0%} removed" for share in SHARES) + " | cuts scored |"
+    )
+    rows = [head, "| --- |" + " --- |" * (len(SHARES) + 4)]
+    for kind, asked in EXPERIMENTS.items():
+        own = [line for line in lines if line["kind"] == kind]
+        if own:
+            cells = [_cell([line["rows"] for line in own], str(share)) for share in (0.0, *SHARES)]
+            options = ", ".join(f"{name} {value}" for name, value in asked.options.items())
+            first = [f"{kind}, {len(own)} seeds", f"{asked.model} ({options})", str(own[0]["blocks that can go"])]
+            scored_cuts = f"{statistics.mean(line['cuts scored'] for line in own):.0f}"
+            rows.append("| " + " | ".join([*first, *cells, scored_cuts]) + " |")
+    return "\n".join(rows)
+
+
+def _cell(rows: list[dict[str, dict[str, float]]], share: str) -> str:
+    accuracy = [row[share]["accuracy"] for row in rows]
+    size = statistics.mean(row[share]["bytes"] / row["0.0"]["bytes"] for row in rows)
+    spread = f" ±{statistics.stdev(accuracy):.1f}" if len(accuracy) > 1 else ""
+    return f"{statistics.mean(accuracy):.1f}{spread} ({size:.0%})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("run")
+    one.add_argument("kind", choices=EXPERIMENTS)
+    one.add_argument("seed", type=int)
+    one.add_argument("--epochs", type=int, default=3)
+    one.add_argument("--out", type=Path, required=True)
+    commands.add_parser("table").add_argument("results", type=Path)
+    given = parser.parse_args()
+    if given.command == "table":
+        print(table([json.loads(text) for text in given.results.read_text().splitlines()]))
+        return
+    torch.set_num_threads(1)
+    line = run(given.kind, given.seed, given.epochs)
+    with given.out.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
