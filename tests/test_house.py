@@ -15,7 +15,7 @@ FLOORS = [
     {"commands", "demo"},
     {"report"},
     {"delivery"},
-    {"search"},
+    {"search", "pruning"},
     {"training"},
     {"prediction"},
     {"models", "data"},

@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 
 import nestling as nl
 from nestling.errors import DivergenceError, RunError
-from nestling.training import Recipe, files, folder, loop, open_run, train
+from nestling.training import Recipe, files, lock, loop, open_run, train
 from nestling.training.files import read_tensors
 from nestling.training.loop import Loop
 from nestling.training.stopping import Stopped
@@ -233,13 +233,13 @@ def test_a_folder_that_can_not_be_written_to(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(folder.FileLock, "acquire", refuse)
+    monkeypatch.setattr(lock.FileLock, "acquire", refuse)
     with pytest.raises(RunError, match=r"can't be written to \(Permission denied\)"):
         run(tmp_path / "run")
 
 
 def hold(place, ready, end):
-    with folder.FolderLock(place):
+    with lock.FolderLock(place):
         ready.set()
         end.wait(60)
 
@@ -269,7 +269,7 @@ def test_a_killed_process_gives_the_folder_up(tmp_path):
     assert ready.wait(60)
     process.kill()
     process.join()
-    with folder.FolderLock(tmp_path):
+    with lock.FolderLock(tmp_path):
         pass
 
 

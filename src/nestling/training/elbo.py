@@ -21,6 +21,7 @@ from nestling.distributions import (
     log_uniform_kl,
     molchanov_kl,
 )
+from nestling.distributions.gates import gates_of
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.network import Cut, Nested
 from nestling.network.cut import full_cut
@@ -104,6 +105,7 @@ def elbo_terms(
             held, hard = order_weight is not None, estimator == "straight_through"
             parts.append(_relaxed_part(nested, x, y, model, divergence, generator, hard=hard, held=held))
     nll, weight_term, log_prob = (torch.stack(column) for column in list(zip(*parts, strict=True))[:3])
+    weight_term = weight_term + sum(gate.kl().to(nll) for gate in gates_of(nested).values())
     order_term = _order_kl(nested, prior_keep) if learned else torch.zeros_like(nll[0])
     losses = nll + scale * weight_term
     scored = learned and estimator == "leave_one_out" and num_parts > 1

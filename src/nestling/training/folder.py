@@ -1,19 +1,16 @@
-"""Where a run keeps its recipe, log, best weights and state: a folder, or memory if none is asked for."""
+"""The folder of a run: its recipe, log, best weights, calibrations, and the state to go on from."""
 
 import json
 import sys
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from platform import python_version
-from types import TracebackType
 from typing import Any
 
 import numpy
 import torch
-from filelock import FileLock, Timeout
 
 from nestling.errors import NestlingError, RunError
 from nestling.network import Nested
@@ -31,13 +28,14 @@ from nestling.training.files import (
     write_tensors,
     write_whole,
 )
+from nestling.training.keeper import Keeper
+from nestling.training.lock import FolderLock
 from nestling.training.recipe import Recipe
 from nestling.training.saving import (
     WEIGHTS_FILE,
     describe,
     loaded,
     made_folder,
-    packed,
     save,
     unpack,
     weights_digest,
@@ -50,101 +48,10 @@ CALIBRATION_FILE = "calibration.json"
 CHECKPOINT_FILE = "checkpoint.safetensors"
 PREVIOUS_FILE = "checkpoint.previous.safetensors"
 EVENTS_FOLDER = "events"
-_LOCK_FILE = ".lock"
 _CHECK = "crc32"
 _MISSING = "nothing"
 _PARTS = ("data", "recipe", "network")
 """What makes two runs the same."""
-
-
-class Keeper(ABC):
-    """Where a run keeps what must outlive a step; inside ``with`` it is this run's alone."""
-
-    lines: list[dict[str, Any]]
-    said: str | None = None
-    """Something that the user should know about how the run was taken up."""
-    how_to_go_on: str
-    """What to tell someone who stops the run."""
-
-    def __enter__(self) -> "Keeper":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.release()
-
-    @abstractmethod
-    def release(self) -> None:
-        """Let others have it."""
-
-    @abstractmethod
-    def take_up(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
-        """Put network and optimiser where they were when they were kept last; None if they never were."""
-
-    @abstractmethod
-    def checkpoint(self, state: State, nested: Nested, optimiser: torch.optim.Optimizer) -> None:
-        """Keep where the run stands."""
-
-    @abstractmethod
-    def log(self, line: dict[str, Any]) -> None:
-        """Keep a line of the log."""
-
-    @abstractmethod
-    def keep_best(self, nested: Nested, notes: Mapping[str, Any]) -> None:
-        """Keep the best weights so far."""
-
-    @abstractmethod
-    def give_best(self, nested: Nested) -> None:
-        """Give the network the best weights."""
-
-    @abstractmethod
-    def finish(self, state: State, calibrations: list[Calibration]) -> None:
-        """Note that the run is complete."""
-
-
-class Memory(Keeper):
-    """Keeps everything until the process ends, and no longer."""
-
-    how_to_go_on = "Nothing of it is kept: give an out folder to be able to go on."
-
-    def __init__(self, *, checkpoints: bool = True) -> None:
-        self._checkpoints = checkpoints
-        self.lines = []
-        self._best: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None
-        self._last: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None
-
-    def take_up(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
-        """Give the copies back."""
-        if self._last is None:
-            return None
-        tensors = {name: tensor.clone() for name, tensor in self._last[0].items()}
-        return unpack_checkpoint(tensors, json.loads(json.dumps(self._last[1])), nested, optimiser, Path("memory"))
-
-    def checkpoint(self, state: State, nested: Nested, optimiser: torch.optim.Optimizer) -> None:
-        """Copy everything, if someone may come back to it."""
-        if not self._checkpoints:
-            return
-        tensors, record = pack_checkpoint(state, nested, optimiser)
-        self._last = {name: tensor.detach().clone() for name, tensor in tensors.items()}, record
-
-    def release(self) -> None:
-        """Nobody else can have it."""
-
-    def log(self, line: dict[str, Any]) -> None:
-        """Keep a line in memory."""
-        self.lines.append(line)
-
-    def keep_best(self, nested: Nested, notes: Mapping[str, Any]) -> None:
-        """Copy the weights."""
-        tensors, record = packed(nested)
-        self._best = {name: tensor.clone() for name, tensor in tensors.items()}, record
-
-    def give_best(self, nested: Nested) -> None:
-        """Give the copy back."""
-        if self._best is not None:
-            unpack(nested, *self._best, Path("memory"))
-
-    def finish(self, state: State, calibrations: list[Calibration]) -> None:
-        """Nothing is kept."""
 
 
 class RunFolder(Keeper):
@@ -281,37 +188,6 @@ class RunFolder(Keeper):
     def _write_log(self) -> None:
         text = "".join(json.dumps(line | {_CHECK: _check_of(line, self._identity)}) + "\n" for line in self.lines)
         write_whole(self.place / LOG_FILE, text.encode())
-
-
-class FolderLock:
-    """Keeps other processes from writing to a folder; a process that ends in any way gives it up."""
-
-    def __init__(self, place: Path) -> None:
-        self._place = place
-        self._lock = FileLock(place / _LOCK_FILE, blocking=False)
-
-    def acquire(self) -> None:
-        """Take the folder, if it is not taken already, or say that another process has it."""
-        try:
-            if not self._lock.is_locked:
-                self._lock.acquire()
-        except Timeout:
-            advice = "Wait for it to end, or choose another folder."
-            raise RunError(self._place, "is in use by another process", advice) from None
-        except OSError as error:
-            raise RunError(
-                self._place, f"can't be written to ({error.strerror or error})", "Check its permissions."
-            ) from None
-
-    def release(self) -> None:
-        """Give the folder up."""
-        self._lock.release()
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.release()
 
 
 def identity_of(record: Mapping[str, Any]) -> str:

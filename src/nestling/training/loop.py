@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from nestling.training import schedules
 from nestling.training.checkpoint import State
 from nestling.training.elbo import Terms, elbo_terms
 from nestling.training.feeds import Feed
-from nestling.training.folder import Keeper
+from nestling.training.keeper import Keeper
 from nestling.training.objectives import baseline_terms, check_objective
 from nestling.training.optimisers import make_optimiser, set_lr
 from nestling.training.progress import Progress
@@ -33,6 +34,8 @@ CHECKPOINT_SECONDS = 300.0
 """A checkpoint is written after each epoch, and within one whenever this much time has passed."""
 STEP_BACK = 0.5
 """What the learning rates are multiplied by when a run that diverged goes back."""
+Figures = Callable[[Nested], Mapping[str, float]]
+"""Figures of one's own that the log has for each epoch."""
 _SUMMED = ("loss", "nll", "weight_kl", "order_kl")
 
 
@@ -49,10 +52,12 @@ class Loop:
         *,
         processes: Processes = ALONE,
         stopping: Stopping | None = None,
+        figures: Figures | None = None,
     ) -> None:
         check_objective(recipe.objective, likelihood)
         self.nested, self.feed, self.recipe, self.likelihood, self.keeper = nested, feed, recipe, likelihood, keeper
         self.processes, self.stopping = processes, stopping or Stopping()
+        self.figures = figures or (lambda _: {})
         self.num_steps = recipe.epochs * len(feed.train)
         self.optimiser = make_optimiser(nested, recipe, self.num_steps)
         self.num_weights = sum(own.numel() for own in nested.log_alphas(full_cut(nested.groups)).values())
@@ -235,7 +240,7 @@ class Loop:
             raise diverged_in_validation(self.feed.validation, state.step) from None
         epoch = state.epoch + 1
         nll, quality = (sum(getattr(own, n) for own in scores.values()) / len(scores) for n in ("nll", "quality"))
-        better = state.best_score is None or quality >= state.best_score
+        better = self.recipe.keep == "last" or state.best_score is None or quality >= state.best_score
         if better:
             if self.processes.is_first:
                 self.keeper.keep_best(self.nested, {"epoch": epoch, "validation_quality": quality})
@@ -255,6 +260,7 @@ class Loop:
             "validation_quality": quality,
             "best": better,
             "expected_width": {name: float(o.expected_width().detach()) for name, o in self.nested.orders.items()},
+            "figures": dict(self.figures(self.nested)),
             "seconds": round(state.seconds, 3),
         }
 
@@ -300,7 +306,8 @@ class Loop:
 
     def _report(self, line: dict[str, Any]) -> str:
         at = "  ".join(f"{100 * float(cut):.4g}% " + _headline(own) for cut, own in line["validation"].items())
-        mark = "  best" if line["best"] else ""
+        at += "".join(f"  {name} {value:.4g}" for name, value in line["figures"].items())
+        mark = "  best" if line["best"] and self.recipe.keep == "best" else ""
         return f"epoch {line['epoch']}/{self.recipe.epochs}  loss {line['loss']:.4f}  validation {at}{mark}"
 
 

@@ -6,13 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nestling.distributions.gates import gates_of
 from nestling.network import Nested
 from nestling.training.recipe import Recipe
 from nestling.training.schedules import largest_lr
 
 
 def make_optimiser(nested: Nested, recipe: Recipe, num_steps: int) -> torch.optim.Optimizer:
-    """Weights with decay, parameters without, and orders with a learning rate of their own, in that order."""
+    """Weights with decay, parameters without, and orders, gates and log sigma^2 with a learning rate of their own."""
     decayed, plain, orders = _parameters(nested)
     lr = largest_lr(recipe, num_steps)
     groups = [
@@ -74,11 +75,12 @@ def _by_parameter(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Any]]:
 
 def _parameters(nested: Nested) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
     decayed, plain, orders = [], [], []
-    own = {id(parameter) for order in nested.orders.values() for parameter in order.parameters()}
+    learned: list[nn.Module] = [*nested.orders.values(), *gates_of(nested).values()]
+    own = {id(parameter) for part in learned for parameter in part.parameters()}
     for name, parameter in nested.named_parameters():
         if not parameter.requires_grad:
             continue
-        if id(parameter) in own:
+        if id(parameter) in own or name.endswith(".posterior.log_sigma2"):
             orders.append(parameter)
         elif parameter.ndim > 1 and ".posterior." not in name:
             decayed.append(parameter)

@@ -12,6 +12,7 @@ ScheduleName = Literal["cosine", "step", "constant"]
 WeightKL = Literal["log_uniform", "molchanov", "hierarchical", "bn3", "bn3_refitted"]
 EstimatorName = Literal["leave_one_out", "straight_through", "relaxed"]
 ObjectiveName = Literal["elbo", "us_net", "slimmable"]
+Keep = Literal["best", "last"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
@@ -31,7 +32,7 @@ class Recipe:
     lr: float | Literal["auto"] = "auto"
     """Largest learning rate of the weights; auto is 0.003, and more, up to 0.01, for runs of fewer than 5,000 steps."""
     order_lr: float = 1e-2
-    """Largest learning rate of the orders' logits."""
+    """Largest learning rate of the orders' logits, and of gates and log sigma^2 in pruning."""
     momentum: float = 0.9
     """Momentum of sgd."""
     weight_decay: float = 0.0
@@ -80,6 +81,8 @@ class Recipe:
     """Fractions at which the network is validated, and calibrated at the end."""
     step_back: int = 0
     """How often a run that diverges may go back to its last checkpoint and on with half the learning rates."""
+    keep: Keep = "best"
+    """Weights that a run ends with: those that validated best, or the last ones, as pruning does."""
     patience: int | None = None
     """Epochs without a better validation after which training stops."""
     samples: int = 6
@@ -145,7 +148,7 @@ class Recipe:
 
 def _choices(recipe: Recipe) -> None:
     hints = get_type_hints(Recipe)
-    for name in ("optimiser", "schedule", "objective", "weight_kl", "estimator", "precision"):
+    for name in ("optimiser", "schedule", "objective", "weight_kl", "estimator", "keep", "precision"):
         options = get_args(hints[name])
         if getattr(recipe, name) not in options:
             needed = f"one of {', '.join(options)}"

@@ -9,7 +9,7 @@ from safetensors.torch import load, save
 from nestling.network import Nested
 from nestling.processes import Processes
 from nestling.training.checkpoint import State, pack_checkpoint, unpack_checkpoint
-from nestling.training.folder import Keeper
+from nestling.training.keeper import Keeper
 from nestling.training.saving import packed, unpack
 
 _SENT = Path("the first process")

@@ -20,8 +20,6 @@ from nestling.processes import ALONE, Processes, connected
 from nestling.training.feeds import describes_data, make_feed
 from nestling.training.folder import (
     RECIPE_FILE,
-    Keeper,
-    Memory,
     RunFolder,
     add_cuts,
     identity_of,
@@ -29,7 +27,8 @@ from nestling.training.folder import (
     read_log,
     read_run,
 )
-from nestling.training.loop import Loop, has_norms
+from nestling.training.keeper import Keeper, Memory
+from nestling.training.loop import Figures, Loop, has_norms
 from nestling.training.recipe import Recipe
 from nestling.training.stopping import Stopping
 
@@ -63,6 +62,7 @@ def train(
     out: str | PathLike[str] | None = None,
     likelihood: str | Likelihood | None = None,
     starts_from: str | None = None,
+    figures: Figures | None = None,
     quiet: bool = False,
 ) -> Run:
     """Train a nested network in place by a recipe; return it with the weights that validated best.
@@ -70,7 +70,8 @@ def train(
     ``data`` is a data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. With
     ``out`` the run is a folder: given the same arguments again, a run that was stopped goes on where it was, and a
     complete one is read back. ``likelihood`` follows from the data set, and is categorical for loaders.
-    ``starts_from`` says which weights the network begins with, for the folder to tell one such run from another.
+    ``starts_from`` says which weights the network begins with, for the folder to tell one such run from another;
+    ``figures`` gives numbers of the network that the log has for each epoch, and the progress shows.
 
     Started by torchrun, the processes share every batch: all draw the same widths, each its own noise of the weights.
     Ctrl-C and SIGTERM save the run first (in the main thread), and then raise ``Stopped``, a KeyboardInterrupt.
@@ -84,7 +85,7 @@ def train(
         about = feed.about | {"likelihood": model.name, "starts_from": starts_from}
         place = None if out is None else Path(out)
         with processes.agree(lambda: _keeper(place, nested, recipe, about, processes)) as keeper:
-            loop = Loop(nested, feed, recipe, model, keeper, processes=processes, stopping=stopping)
+            loop = Loop(nested, feed, recipe, model, keeper, processes=processes, stopping=stopping, figures=figures)
             state = loop.run(quiet=quiet)
             if state.finished and place is not None:
                 calibrations = _known_calibrations(place, processes)

@@ -2,7 +2,7 @@
 
 from nestling.distributions.gates.beta_bernoulli import BetaBernoulli, kumaraswamy_mean
 from nestling.distributions.gates.dependent_beta_bernoulli import DependentBetaBernoulli
-from nestling.distributions.gates.gate import Gate
+from nestling.distributions.gates.gate import Gate, gates_of
 from nestling.distributions.gates.gaussian import GaussianGate
 from nestling.distributions.gates.log_normal import LogNormalGate
 from nestling.distributions.gates.plain import BernoulliGate, ConcreteGate, GaussianDropoutGate
@@ -16,5 +16,6 @@ __all__ = [
     "GaussianDropoutGate",
     "GaussianGate",
     "LogNormalGate",
+    "gates_of",
     "kumaraswamy_mean",
 ]

@@ -49,3 +49,12 @@ class RelaxedGate(Tempered, Gate, ABC):
     def __init__(self, num_units: int, temperature: float) -> None:
         super().__init__(num_units)
         self.temperature = temperature
+
+
+def gates_of(module: nn.Module) -> dict[str, Gate]:
+    """The gates that a module holds, by path; one that is part of another gate is left to it."""
+    found: dict[str, Gate] = {}
+    for path, part in module.named_modules():
+        if isinstance(part, Gate) and not any(path.startswith(f"{other}.") for other in found):
+            found[path] = part
+    return found

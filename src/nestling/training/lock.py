@@ -1,0 +1,41 @@
+"""A folder that one process at a time writes to."""
+
+from pathlib import Path
+from types import TracebackType
+
+from filelock import FileLock, Timeout
+
+from nestling.errors import RunError
+
+_LOCK_FILE = ".lock"
+
+
+class FolderLock:
+    """Keeps other processes from writing to a folder; a process that ends in any way gives it up."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._lock = FileLock(place / _LOCK_FILE, blocking=False)
+
+    def acquire(self) -> None:
+        """Take the folder, if it is not taken already, or say that another process has it."""
+        try:
+            if not self._lock.is_locked:
+                self._lock.acquire()
+        except Timeout:
+            advice = "Wait for it to end, or choose another folder."
+            raise RunError(self._place, "is in use by another process", advice) from None
+        except OSError as error:
+            raise RunError(
+                self._place, f"can't be written to ({error.strerror or error})", "Check its permissions."
+            ) from None
+
+    def release(self) -> None:
+        """Give the folder up."""
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
