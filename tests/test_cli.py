@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from nestling import cli, commands, models
 from nestling.commands import Nesting
 from nestling.errors import NestlingError
+from nestling.network import Bits
 from nestling.training import Recipe
 
 COMMANDS = ("demo", "train", "evaluate", "predict", "data")
@@ -294,16 +295,16 @@ def noted(monkeypatch):
 def test_options_of_train_arrive(nestling, noted):
     function = noted(commands, "train")
     words = "train mnist --out runs/a --model lenet_300_100 --hold-out 8 9 --pretrained w.safetensors --order uniform"
-    words += " --weights plain --kinds channel head --where all --exclude stem head --rescale --epochs 7 --kappa 0.5"
-    words += " --cuts 0.3 1 --patience 4 --optimiser sgd --schedule step --milestones 0.6 --temperature 0.9 0.2"
+    words += " --weights plain --kinds channel bit --where all --exclude stem head --epochs 7 --kappa 0.5 --bits.num-groups 3"
+    words += " --model-options width=0.5 --cuts 0.3 1 --patience 4 --optimiser sgd --schedule step --milestones 0.6 --temperature 0.9 0.2"
     assert nestling(*words.split()) == (0, "done\n", "")
     nesting = Nesting(
         order="uniform",
         weights="plain",
-        kinds=("channel", "head"),
+        kinds=("channel", "bit"),
         where="all",
         exclude=("stem", "head"),
-        rescale=True,
+        bits=Bits(num_groups=3),
     )
     recipe = Recipe(
         epochs=7,
@@ -316,14 +317,15 @@ def test_options_of_train_arrive(nestling, noted):
         temperature=(0.9, 0.2),
     )
     assert function.given == ("mnist", "lenet_300_100", Path("runs/a"), nesting, recipe)
-    assert function.named == {"hold_out": (8, 9), "pretrained": Path("w.safetensors"), "device": "auto"}
+    named = {"hold_out": (8, 9), "pretrained": Path("w.safetensors"), "device": "auto"}
+    assert function.named == named | {"model_options": ("width=0.5",)}
 
 
 def test_train_without_options_is_the_default_recipe(nestling, noted):
     function = noted(commands, "train")
     nestling("train", "digits", "--out", "a")
     assert function.given == ("digits", "mlp", Path("a"), Nesting(), Recipe())
-    assert function.named == {"hold_out": (), "pretrained": None, "device": "auto"}
+    assert function.named == {"model_options": (), "hold_out": (), "pretrained": None, "device": "auto"}
 
 
 def test_every_entry_of_the_recipe_is_an_option(nestling):

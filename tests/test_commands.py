@@ -291,7 +291,7 @@ def test_predict_averages_over_as_many_draws_as_asked(run, tmp_path, monkeypatch
         given["found"] = nl.predict(nested, x, **options)
         return given["found"]
 
-    monkeypatch.setattr(commands, "run_prediction", noted)
+    monkeypatch.setattr(import_module("nestling.commands.predicting"), "run_prediction", noted)
     (row,) = cells(commands.predict(run, image_file(tmp_path / "a.png"), 0.5, 8, 0.9))
     assert (given["samples"], given["cut"]) == (8, 0.5)
     found = given["found"]

@@ -1,0 +1,8 @@
+"""What each command does, from its arguments to the text it prints."""
+
+from nestling.commands.building import Device, Nesting, load_weights
+from nestling.commands.predicting import data, predict
+from nestling.commands.searching import extract, search
+from nestling.commands.training import evaluate, train
+
+__all__ = ["Device", "Nesting", "data", "evaluate", "extract", "load_weights", "predict", "search", "train"]

@@ -1,0 +1,72 @@
+"""``predict``, and ``data``, which lists the data sets."""
+
+from pathlib import Path
+
+from nestling import data as sets
+from nestling.commands.training import BATCH, data_of
+from nestling.data.inputs import read_inputs
+from nestling.errors import RangeError, RunError
+from nestling.prediction import ClassPrediction
+from nestling.prediction import predict as run_prediction
+from nestling.report import answers, text_table, write_csv
+from nestling.training import open_run
+from nestling.training.folder import RECIPE_FILE
+from nestling.training.train import prepared
+
+
+def predict(
+    folder: Path,
+    inputs: Path,
+    cut: float,
+    samples: int,
+    coverage: float,
+    *,
+    resize: bool = False,
+    out: Path | None = None,
+    trust: bool = False,
+) -> str:
+    """Predict at a cut, with the calibration that was fitted there."""
+    run = open_run(folder, trust=trust)
+    about = run.data
+    if any(about.get(key) is None for key in ("input_shape", "mean", "std", "classes")):
+        raise RunError(folder, "was trained on loaders of yours, whose inputs no file describes", "Use nl.predict.")
+    normalising = {"shape": about["input_shape"], "mean": about["mean"], "std": about["std"]}
+    names, x = read_inputs(inputs, **normalising, as_bytes=bool(about.get("as_bytes")), resize=resize)
+    if run.calibration(cut) is None:
+        run = prepared(run, [cut], data_of(run))
+    calibration = run.calibration(cut)
+    assert calibration is not None
+    if calibration.thresholds and coverage not in calibration.thresholds:
+        known = ", ".join(f"{own:g}" for own in calibration.thresholds)
+        raise RangeError("coverage", coverage, f"one of {known}", "The run was calibrated for these.")
+    found = run_prediction(
+        run.nested,
+        x,
+        cut=cut,
+        samples=samples,
+        likelihood=run.likelihood,
+        calibration=calibration,
+        batch_size=BATCH,
+        seed=0,
+    )
+    if isinstance(found, ClassPrediction) and found.probs.shape[1] != len(about["classes"]):
+        wrong = f"names {len(about['classes'])} classes for a network of {found.probs.shape[1]}"
+        raise RunError(folder / RECIPE_FILE, wrong, "Restore it from a copy, or train again.")
+    header, rows = answers(found, names, tuple(about["classes"]), coverage)
+    if out is not None:
+        write_csv(out, header, rows)
+    return text_table(header, rows)
+
+
+def data() -> str:
+    """The data sets by name, what of each is here, and how to get the rest."""
+    rows = []
+    for own in sets.found():
+        here = ", ".join(own.splits) or "-"
+        count = f"{own.num_examples:,}" if own.num_examples else "-"
+        where = str(own.where or "comes with nestling")
+        if not own.splits:
+            where = "fetched when it is first used" if own.can_fetch else "to be made: see docs/data.md"
+        rows.append([own.name, own.task, here, count, where])
+    folder = f"Data is looked for in {sets.data_root()} ($NESTLING_DATA), and fetched into it where there is a network."
+    return text_table(["name", "task", "splits", "examples", "where"], rows) + f"\n\n{folder}"

@@ -1,0 +1,136 @@
+"""``search`` and ``extract``: from a run to its curve, and to a smaller network."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nestling.commands.building import Device, chosen
+from nestling.commands.training import data_of
+from nestling.data import Data
+from nestling.delivery import Packing, save_small
+from nestling.delivery.small import PROGRAM_FILE
+from nestling.errors import ArgumentError, RunError
+from nestling.network import Cut, Nested, recalibrate
+from nestling.network import cost as run_cost
+from nestling.network import extract as run_extract
+from nestling.network.cut import make_cut
+from nestling.network.layers import plain_name
+from nestling.processes import connected
+from nestling.report import curve_table, draw_front
+from nestling.search import Curve
+from nestling.search import search as run_search
+from nestling.search.costs import CostName
+from nestling.search.strategies import StrategyName
+from nestling.training import Run, open_run
+from nestling.training.feeds import make_feed
+from nestling.training.loop import has_norms
+
+CURVE_FILE = "curve.json"
+
+
+def search(
+    folder: Path,
+    cost: CostName,
+    *,
+    strategy: StrategyName = "dynamic",
+    num_points: int = 24,
+    seed: int = 0,
+    trust: bool = False,
+    device: Device = "auto",
+) -> str:
+    """Find the curve on the validation data, write it and its picture to the run's folder, and give it as a table."""
+
+    def prepare() -> tuple[Run, Data]:
+        run = open_run(folder, trust=trust)
+        run.nested.to(chosen(device))
+        return run, data_of(run)
+
+    with connected() as processes:
+        run, loaded = processes.agree(prepare)
+        feed = make_feed(loaded, run.recipe)
+        curve = run_search(
+            run.nested,
+            feed.validation,
+            cost,
+            strategy=strategy,
+            likelihood=run.likelihood,
+            recalibration=feed.recalibration,
+            num_points=num_points,
+            seed=seed,
+            out=folder,
+            spread=processes.count > 1,
+            quiet=not processes.is_first,
+        )
+        if processes.is_first:
+            curve.save(folder / CURVE_FILE)
+            draw_front(folder / CURVE_FILE.replace(".json", ".png"), curve)
+    budget = "latency_ms" if cost == "latency" else cost
+    middle = curve.rows[len(curve.rows) // 2].cost
+    example = f"nestling extract {folder} --under {budget}={f'{middle:.3g}' if cost == 'latency' else round(middle)}"
+    return f"{curve_table(curve)}\n\n{folder / CURVE_FILE} has the curve. Next: {example}"
+
+
+def extract(
+    folder: Path,
+    *,
+    cut: float | None = None,
+    under: Sequence[str] = (),
+    all_bits: bool = False,
+    out: Path | None = None,
+    trust: bool = False,
+) -> str:
+    """Take the network of a cut, or the best of the curve under a budget, out of a run, into a folder of its own."""
+    if (cut is None) == (not under):
+        raise ArgumentError("extract", "both or neither", "a cut, or budgets", "Pass --cut 0.5 or --under macs=1e6.")
+    budget = dict(map(_budget, under))
+    run = open_run(folder, trust=trust)
+    nested = run.nested
+    row = _curve_of(folder).row_under(**budget) if cut is None else None
+    wanted = make_cut(nested.groups, row.cut if row is not None else cut or 0.0)
+    packing = _packing(run, wanted, all_bits=all_bits)
+    small = run_extract(nested, wanted)
+    found = run_cost(nested, wanted, latency=True)
+    place = folder / f"small-{found.params}" if out is None else out
+    about = {"cut": wanted.as_dict(), "cost": vars(found), "budget": budget, "score": row and row.score}
+    save_small(small, nested.example, place, about, packing)
+    quality = f", {row.score:.2%} on the validation data" if row is not None and 0 <= row.score <= 1 else ""
+    sizes = f"{found.params:,} parameters, {found.macs:,} MACs, {found.bytes:,} bytes, {found.latency_ms:.3g} ms here"
+    return f"{place} has a network of {sizes}{quality}. Run it: torch.export.load('{place}/{PROGRAM_FILE}').module()"
+
+
+def _packing(run: Run, cut: Cut, *, all_bits: bool) -> Packing:
+    """How the weights of a cut are stored; its norms, and with all bits those of each smaller number, are collected."""
+    nested = run.nested
+    levels = {plain_name(name): own for name, own in nested.levels_at(cut).items()}
+    if all_bits and not levels:
+        raise ArgumentError("all_bits", "a run without nested bits", "one with them", "Train with --kinds bit.")
+    most = max((own.num_pairs for own in levels.values()), default=1)
+    smaller = {number: _with_pairs(nested, cut, number) for number in range(1, most if all_bits else 1)}
+    missing = [own for own in (cut, *smaller.values()) if own not in nested.statistics]
+    if has_norms(nested) and missing:
+        feed = make_feed(data_of(run), run.recipe)
+        for own in missing:
+            recalibrate(nested, feed.recalibration, own)
+    fewer = {number: nested.statistics.get(own, {}) for number, own in smaller.items()}
+    return Packing(levels, fewer if all_bits else None)
+
+
+def _with_pairs(nested: Nested, cut: Cut, most: int) -> Cut:
+    """A cut with no more than so many pairs of levels in any weight."""
+    groups = nested.groups
+    return Cut(tuple((name, min(width, most) if groups[name].kind == "bit" else width) for name, width in cut.widths))
+
+
+def _curve_of(folder: Path) -> Curve:
+    if not (folder / CURVE_FILE).exists():
+        raise RunError(folder, "has no curve yet", f"Search first: nestling search {folder} --cost macs")
+    return Curve.read(folder / CURVE_FILE)
+
+
+def _budget(text: str) -> tuple[str, float]:
+    """A budget as it is written on the command line, name=value."""
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        needed = "a budget such as latency_ms=4 or bytes=200000"
+        raise ArgumentError("under", repr(text), needed, "Write the number without its unit.") from None

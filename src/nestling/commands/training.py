@@ -1,0 +1,121 @@
+"""``train`` and ``evaluate``, and the data of a run."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nestling import data as sets
+from nestling.commands.building import Device, Nesting, built, chosen, load_weights, option
+from nestling.data import Data
+from nestling.errors import RangeError, RunError
+from nestling.network import Nested, nest
+from nestling.network.cut import make_cut
+from nestling.processes import connected
+from nestling.report import score_widths, widths_table
+from nestling.training import Recipe, Run, open_run
+from nestling.training import train as run_training
+from nestling.training.feeds import training_fingerprint
+from nestling.training.files import write_json
+from nestling.training.train import prepared
+
+BATCH = 500
+"""Examples that are scored or predicted at a time."""
+
+
+def train(
+    source: str,
+    model: str,
+    out: Path,
+    nesting: "Nesting",
+    recipe: Recipe,
+    *,
+    model_options: Sequence[str] = (),
+    hold_out: Sequence[int] = (),
+    pretrained: Path | None = None,
+    device: Device = "auto",
+) -> str:
+    """Load, build, nest, train; the table of validation is in the log, so the text says where things are."""
+
+    def prepare() -> tuple[Data, Nested]:
+        loaded = sets.load(source, hold_out=hold_out, seed=recipe.seed, splits=("train", "validation"))
+        network = built(model, loaded, recipe.seed, dict(map(option, model_options)))
+        if pretrained is not None:
+            load_weights(network, pretrained)
+        return loaded, nest(network, torch.zeros(2, *loaded.input_shape), **nesting.options()).to(chosen(device))
+
+    with connected() as processes:
+        loaded, nested = processes.agree(prepare)
+        if processes.is_first:
+            print(nested.groups, flush=True)
+        if not nested.groups.free:
+            given, needed = f"{model} with kinds {', '.join(nesting.kinds)}", "a network with something to cut"
+            raise RangeError("model", given, needed, "The table above says what is frozen, and why.")
+        starts_from = None if pretrained is None else hashlib.sha256(pretrained.read_bytes()).hexdigest()
+        run_training(nested, loaded, recipe, out=out, starts_from=starts_from)
+    trust = " --trust" if ":" in model else ""
+    return f"{out} is complete. Next: nestling evaluate {out}{trust}"
+
+
+def evaluate(
+    folder: Path,
+    cuts: Sequence[float],
+    *,
+    ood: str | None = None,
+    samples: int = 6,
+    trust: bool = False,
+    device: Device = "auto",
+) -> str:
+    """Score a run at cuts, which are recalibrated and calibrated first where they are new, and note the figures."""
+
+    def prepare() -> tuple[Run, Data, Any, list[float]]:
+        run = open_run(folder, trust=trust)
+        run.nested.to(chosen(device))
+        loaded = data_of(run)
+        by_cut = {make_cut(run.nested.groups, cut): cut for cut in sorted(set(cuts or run.recipe.cuts), reverse=True)}
+        return run, loaded, _strange(loaded, ood), sorted(by_cut.values())
+
+    with connected() as processes:
+        run, loaded, strange, wanted = processes.agree(prepare)
+        run = prepared(run, wanted, loaded, processes)
+        rows = score_widths(
+            run.nested,
+            loaded.batches("test", BATCH),
+            wanted,
+            ood=strange,
+            samples=samples,
+            likelihood=run.likelihood,
+            calibrations=[own if samples else None for own in map(run.calibration, wanted)],
+            spread=processes.count > 1,
+        )
+        if processes.is_first:
+            figures = {"data": loaded.name, "samples": samples, "rows": [row.to_dict() for row in rows]}
+            write_json(folder / "scores.json", figures)
+    return widths_table(rows)
+
+
+def data_of(run: Run) -> Data:
+    """The data that a run was trained on."""
+    loaded_with = run.data.get("loaded_with")
+    if loaded_with is None:
+        raise RunError(run.folder, "was trained on data of yours that no file describes", "Use nl.evaluate.")
+    known = {"source", "validation", "hold_out", "seed"}  # a folder does not say where data is fetched to, or unchecked
+    if not isinstance(loaded_with, dict) or loaded_with.keys() != known or not isinstance(loaded_with["source"], str):
+        raise RunError(run.folder, "does not say what data it was trained on", "Restore recipe.json from a copy.")
+    loaded = sets.load(**loaded_with)
+    if training_fingerprint(loaded) != run.data.get("fingerprint"):
+        raise RunError(run.folder, f"was trained on other data than {loaded.name} is now", "Restore the data.")
+    return loaded
+
+
+def _strange(loaded: Data, ood: str | None) -> Any:  # noqa: ANN401
+    """Batches of what the network should not know: a data set, or the classes that were held out."""
+    if ood is None:
+        return None if loaded.held_out is None else loaded.batches("held_out", BATCH)
+    other = sets.load(ood, splits=("test",)).normalised_like(loaded)
+    if other.input_shape != loaded.input_shape:
+        given, needed = f"{ood} with inputs {other.input_shape}", f"data with inputs {loaded.input_shape}"
+        raise RangeError("ood", given, needed, "Choose a set of the same kind.")
+    return other.batches("test", BATCH)
