@@ -295,8 +295,9 @@ def noted(monkeypatch):
 def test_options_of_train_arrive(nestling, noted):
     function = noted(commands, "train")
     words = "train mnist --out runs/a --model lenet_300_100 --hold-out 8 9 --pretrained w.safetensors --order uniform"
-    words += " --weights plain --kinds channel bit --where all --exclude stem head --epochs 7 --kappa 0.5 --bits.num-groups 3"
-    words += " --model-options width=0.5 --cuts 0.3 1 --patience 4 --optimiser sgd --schedule step --milestones 0.6 --temperature 0.9 0.2"
+    words += " --weights plain --kinds channel bit --where all --exclude stem head --epochs 7 --kappa 0.5"
+    words += " --bits.num-groups 3 --model-options width=0.5"
+    words += " --cuts 0.3 1 --patience 4 --optimiser sgd --schedule step --milestones 0.6 --temperature 0.9 0.2"
     assert nestling(*words.split()) == (0, "done\n", "")
     nesting = Nesting(
         order="uniform",
