@@ -13,6 +13,8 @@ from nestling.network.cut import make_cut
 from nestling.network.dorefa import quantise_dorefa
 from nestling.network.planes import pack
 from nestling.network.quantiser import codes
+from nestling.prediction.likelihoods import likelihood_named
+from nestling.search.quality import Judge
 
 PLAIN = {"order": "uniform", "weights": None}
 
@@ -235,8 +237,19 @@ def test_saved_and_loaded_again(tmp_path):
             assert torch.equal(again(x), nested(x))
 
 
-def test_a_search_over_bits(tmp_path):
+def test_cuts_that_differ_in_bits_are_scored_apart():
     """The reuse of what cuts have in common gives what each cut gives by itself."""
+    x, y = torch.randn(40, 3, 4, 4), torch.randint(0, 4, (40,))
+    nested = nl.nest(network().float(), x[:2], kinds=("channel", "bit"), num_blocks=2, num_always=1, **PLAIN).eval()
+    cuts = [make_cut(nested.groups, {"3.bits": a, "7.bits": b, "3": c}) for a in (1, 2) for b in (1, 2) for c in (1, 2)]
+    likelihood = likelihood_named("categorical")
+    together = Judge(nested, [(x, y)], likelihood)(cuts)
+    alone = [Judge(nested, [(x, y)], likelihood, reuse=False)([cut])[0] for cut in cuts]
+    assert together == alone
+    assert len(set(alone)) == len(cuts)
+
+
+def test_a_search_over_bits():
     x, y = torch.randn(40, 3, 4, 4), torch.randint(0, 4, (40,))
     nested = nl.nest(network().float(), x[:2], kinds=("channel", "bit"), num_blocks=2, num_always=1, **PLAIN).eval()
     curve = nl.search(nested, [(x, y)], cost="bytes", num_points=6, quiet=True)

@@ -1,5 +1,6 @@
 """What a network has computed before is not computed again: an operation on the same tensors gives the same result."""
 
+import math
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
@@ -15,77 +16,85 @@ _SURFACE = -1
 
 
 class Reuse(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside ``with``, looks up the result of each operation by the tensors it is given, and runs it if there is none.
+    """Inside ``with``, which is one run, looks up the result of each operation by the tensors it is given.
 
-    Tensors are told apart by the memory they lie in, not by what they hold, so that a network which is run again with
-    some of its weights replaced computes only what depends on them. Results are kept, with every tensor they came from,
-    until ``drop`` is told that what they depend on will not come again: ``place`` says how deep weights lie, and a
-    result lies as deep as the deepest thing it came from. A tensor that was written to since is not the same any more.
-    Without gradients only; randomness runs each time. ``num_run`` and ``num_reused`` count operations that compute.
+    Tensors are told apart by the memory they lie in and how often it was written to, not by what they hold, so that a
+    network which is run again with some of its weights replaced computes only what depends on them. ``place`` says how
+    deep weights lie, and a result lies as deep as the deepest thing it came from. Those above ``keep`` are kept beyond
+    the run, with every tensor they came from: keep what the next run can use, since memory that is not used again is
+    taken anew, which takes time. What a run asks for twice it gets twice, since it may write to either. Without
+    gradients only; randomness runs each time. ``num_run`` and ``num_reused`` count operations that compute.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.keep: float = math.inf
         self.num_run = self.num_reused = 0
-        self._known: dict[Any, tuple[Any, tuple[int, ...], Any]] = {}
-        self._keys: dict[int, list[Any]] = {}
+        self._known: dict[int, dict[Any, tuple[Any, tuple[int, ...], Any]]] = {}
         self._depths: dict[int, int] = {}
+        self._turns: dict[Any, int] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: nothing is compiled in here, and keeping torch.compile out costs as much as a lookup."""
+        return False
+
+    def __exit__(self, *error: object) -> None:
+        """End the run, and forget every result that does not lie above ``keep``."""
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._turns.clear()
+        self._known = {depth: own for depth, own in self._known.items() if depth < self.keep}
 
     def place(self, depths: Iterable[tuple[Tensor, int]]) -> None:
         """Say how deep tensors lie; those that are not named lie above all."""
-        self._depths.update((_memory(tensor), depth) for tensor, depth in depths)
-
-    def drop(self, depth: int) -> None:
-        """Forget every result that lies as deep as this or deeper."""
-        for level in [own for own in self._keys if own >= depth]:
-            for key in self._keys.pop(level):
-                self._known.pop(key, None)
+        self._depths.update((tensor.data_ptr(), depth) for tensor, depth in depths)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
         """Find or run one operation."""
-        named = dict(kwargs or {})
-        if not _is_pure(func):
-            result = func(*args, **named)
-            self._sink((*args, *named.values()), (result, *args))
-            return result
+        named = kwargs or {}
         seen = args[: _RUNNING.start] + args[_RUNNING.stop :] if func is _NORM and args[5] else args
-        key = (func, _key(seen), _key(tuple(sorted(named.items()))))
-        known = self._known.get(key)
-        if known is not None and known[1] == _versions(known[0]):
-            self.num_reused += 1
-            return known[0]
-        self.num_run += 1
+        given = (*seen, *named.values())
+        depth = max((self._depths.get(tensor.data_ptr(), _SURFACE) for tensor in _tensors(given)), default=_SURFACE)
+        is_pure, writes = _nature(func)
+        key = None
+        if is_pure and (depth < self.keep or depth in self._known):
+            asked = func, _key(seen), _key(named.items())
+            turn = self._turns[asked] = self._turns.get(asked, 0) + 1
+            key = asked, turn
+            result, versions, _ = self._known.get(depth, {}).get(key, _NOTHING)
+            if versions is not None and versions == _versions(result):
+                self.num_reused += 1
+                return result
+        self.num_run += is_pure
         result = func(*args, **named)
-        depth = self._sink((*seen, *named.values()), (result,))
-        self._known[key] = result, _versions(result), (args, named)
-        self._keys.setdefault(depth, []).append(key)
+        self.place((tensor, depth) for tensor in _tensors((result, args) if writes else (result,)))
+        if key is not None and depth < self.keep:
+            self._known.setdefault(depth, {})[key] = result, _versions(result), given
         return result
 
-    def _sink(self, given: tuple[Any, ...], made: tuple[Any, ...]) -> int:
-        """Have what was made lie as deep as the deepest of what was given."""
-        depth = max((self._depths.get(_memory(tensor), _SURFACE) for tensor in _tensors(given)), default=_SURFACE)
-        self._depths.update((_memory(tensor), depth) for tensor in _tensors(made))
-        return depth
+
+_NOTHING = None, None, None
 
 
 @cache
-def _is_pure(func: Any) -> bool:  # noqa: ANN401
-    """Whether an operation makes new tensors from its arguments alone; views cost nothing and are made each time."""
-    views = any(given.alias_info is not None for given in func._schema.returns)
-    return not (views or func._schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags)
+def _nature(func: Any) -> tuple[bool, bool]:  # noqa: ANN401
+    """Whether an operation makes new tensors from its arguments alone, as views do not, and whether it writes."""
+    schema = func._schema
+    views = any(given.alias_info is not None for given in schema.returns)
+    return not (views or schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags), schema.is_mutable
 
 
-def _key(value: Any) -> Any:  # noqa: ANN401
+def _key(values: Iterable[Any]) -> tuple[Any, ...]:
     """Something that is equal for equal arguments, with tensors by their memory and how often it was written to."""
-    if isinstance(value, Tensor):
-        return Tensor, value.data_ptr(), value.shape, value.stride(), value.dtype, value._version
-    if isinstance(value, tuple | list):
-        return tuple(_key(part) for part in value)
-    return type(value), value
-
-
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    parts: list[Any] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            parts += (Tensor, value.data_ptr(), value._version, value.shape, value.stride(), value.dtype)
+        elif isinstance(value, tuple | list):
+            parts.append(_key(value))
+        else:
+            parts += (type(value), value.hex() if isinstance(value, float) else value)  # -0.0 is not 0.0
+    return tuple(parts)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
@@ -97,4 +106,4 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _versions(result: Any) -> tuple[int, ...]:  # noqa: ANN401
-    return tuple(part._version for part in _tensors((result,)))
+    return tuple(tensor._version for tensor in _tensors((result,)))

@@ -9,8 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.network import Cost, Cut, Nested, cost
+from nestling.network.cost import bytes_saved
 from nestling.network.cut import full_cut
-from nestling.network.layers import VariationalLayer
+from nestling.network.layers import VariationalLayer, mean_name
 
 CostName = Literal["params", "macs", "bytes", "latency"]
 OwnCost = Callable[[Nested, Cut], float]
@@ -97,7 +98,7 @@ class _Sizes:
         return found.params, found.macs, found.bytes
 
     def _fast(self, cut: Cut) -> tuple[int, int, int]:
-        own, smaller, gone = self.nested.tensors(), self.nested.tensors_at(cut), self.nested.dropped(cut)
+        own, smaller, gone = self.nested.tensors(), self.nested.sliced_at(cut), self.nested.dropped(cut)
 
         def size(name: str) -> int:
             return 0 if name in gone else smaller.get(name, own[name]).numel()
@@ -105,7 +106,8 @@ class _Sizes:
         params = {name: size(source) for name, source in self._parameters.items()}
         held = params | {name: size(source) for name, source in self._buffers.items()}
         macs = sum(round(rate * params[name]) for name, rate in self._macs.items())
-        return sum(params.values()), macs, sum(self._bytes[name] * number for name, number in held.items())
+        in_memory = sum(self._bytes[name] * number for name, number in held.items())
+        return sum(params.values()), macs, in_memory - bytes_saved(self.nested, cut)
 
 
 def _sources(nested: Nested, names: list[str]) -> dict[str, str]:
@@ -115,7 +117,7 @@ def _sources(nested: Nested, names: list[str]) -> dict[str, str]:
     found = {}
     for name in names:
         path, _, key = name.rpartition(".")
-        source = f"{path}.posterior.mean" if path in layers and key == "weight" else name
+        source = mean_name(path) if path in layers and key == "weight" else name
         if source in own:
             found[name] = source
     return found

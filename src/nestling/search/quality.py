@@ -1,7 +1,8 @@
 """Scores cuts of a network over the same batches, each at its own size, reusing what a cut close to them computed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -31,9 +32,10 @@ class Quality(NamedTuple):
 class Judge:
     """Scores cuts with the weights at their means; batch norms use the statistics of the batch they are in.
 
-    A batch at a time, and the cuts in the order of their widths, so that those which agree up to some group follow each
-    other: what comes before it is computed once and kept, no more than the activations of one run. Of several processes
-    each scores its share of the cuts.
+    A batch at a time, and the cuts in the order of their widths, the widest first, so that those which agree up to some
+    group follow each other and that one first which agrees the longest with what they come from: what lies before the
+    group is computed once and kept for the next cut, no more than the activations of one run. Of several processes each
+    scores its share of the cuts.
     """
 
     def __init__(
@@ -56,8 +58,8 @@ class Judge:
         }
         self._owners: dict[str, list[int]] = {}
         for number, group in enumerate(nested.groups.free):
-            for piece in group.slices:
-                self._owners.setdefault(piece.tensor, []).append(number)
+            for name in group.tensors:
+                self._owners.setdefault(name, []).append(number)
 
     @property
     def fingerprint(self) -> str:
@@ -66,7 +68,7 @@ class Judge:
 
     def __call__(self, cuts: Sequence[Cut]) -> list[Quality]:
         """The quality of each cut."""
-        order = sorted(range(len(cuts)), key=lambda number: cuts[number].widths)
+        order = sorted(range(len(cuts)), key=lambda number: cuts[number].widths, reverse=True)
         rank, count = self.processes.rank, self.processes.count
         first, last = len(cuts) * rank // count, len(cuts) * (rank + 1) // count
         share = [cuts[number] for number in order[first:last]]
@@ -92,10 +94,11 @@ class Judge:
     ) -> Tensor:
         args, kwargs = as_call(inputs)
         memo = Reuse()
+        memo.place(self._depths(self.nested.tensors()))
         sums = torch.zeros(len(cuts), 3, dtype=torch.float64)
         for number, (cut, own) in enumerate(zip(cuts, tensors, strict=True)):
-            memo.drop(_agreeing(cut, cuts[number - 1]) if number else 0)
-            memo.place((tensor, max(self._owners.get(name, (-1,)))) for name, tensor in own.items())
+            memo.place(self._depths(own))
+            memo.keep = _agreeing(cut, cuts[number + 1]) if number + 1 < len(cuts) else 0
             with memo if self.reuse else nullcontext():
                 output = self.nested.run(cut, own, *args, **kwargs)
             self.likelihood.check(output, target)
@@ -104,19 +107,29 @@ class Judge:
             sums[number, 2] = len(target) * self.likelihood.elements(target)
         return sums
 
+    def _depths(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, int]]:
+        """Each tensor with the number of the last group that it belongs to."""
+        return ((tensor, max(self._owners.get(name, (-1,)))) for name, tensor in tensors.items())
+
     def _tensors(self, cut: Cut, known: dict[Any, Tensor]) -> dict[str, Tensor]:
         """The smaller tensors of a cut, the same ones for cuts that agree on the groups that a tensor belongs to."""
         found = {}
         for name, tensor in self.nested.tensors_at(cut).items():
-            key = name, tuple(cut.widths[number] for number in self._owners.get(name, ()))
-            found[name] = known.setdefault(key, tensor.contiguous())
+            widths = tuple(cut.widths[number] for number in self._owners.get(name, ()))
+            found[name] = _once(known, (name, widths), tensor.contiguous)
         own = self.nested.tensors()
         for path in self._norms:
             for kind in _BUFFERS:
                 name = f"{path}.{kind}" if path else kind
                 like = found.get(name, own[name])
-                found[name] = known.setdefault(("scratch", name, like.shape), torch.zeros_like(like))
+                found[name] = _once(known, ("scratch", name, like.shape), partial(torch.zeros_like, like))
         return found
+
+
+def _once(known: dict[Any, Tensor], key: object, make: Callable[[], Tensor]) -> Tensor:
+    if key not in known:
+        known[key] = make()
+    return known[key]
 
 
 def _agreeing(first: Cut, second: Cut) -> int:

@@ -1,7 +1,7 @@
 """``search``: from a trained network to the curve of the best network for every budget."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, get_args
@@ -12,11 +12,10 @@ from nestling.network import Cut, Nested, recalibrate
 from nestling.prediction.evaluate import check_repeatable, evaluate
 from nestling.prediction.likelihoods import Likelihood, likelihood_named
 from nestling.processes import ALONE, Processes, current
-from nestling.search import strategies
 from nestling.search.costs import CostName, Costs, OwnCost
 from nestling.search.curve import Curve, Row, Tried, front
 from nestling.search.quality import Judge, Quality
-from nestling.search.strategies import Space, StrategyName
+from nestling.search.strategies import Space, StrategyName, at_random, beam, dynamic, greedy, uniform
 from nestling.training.files import read_json, write_json
 from nestling.training.loop import has_norms
 from nestling.training.progress import Progress
@@ -63,25 +62,21 @@ def search(
     costs = Costs(nested, cost)
     space = Space(nested.groups, costs)
     judge = Judge(nested, loader, model, processes=processes)
-    about = {
-        "weights": weights_digest(packed(nested)[0]),
-        "data": judge.fingerprint,
-        "likelihood": model.name,
-    }
+    about = {"weights": weights_digest(packed(nested)[0]), "data": judge.fingerprint, "likelihood": model.name}
     with Progress(_most(space, strategy, num_kept, num_candidates, num_trajectories), "search", shown=not quiet) as bar:
         scores = _Scores(judge, about, None if out is None else Path(out), bar, processes)
-        if strategy == "beam":
-            strategies.beam(space, scores, num_kept=num_kept, num_candidates=num_candidates, window=window, seed=seed)
-        elif strategy == "greedy":
-            strategies.greedy(space, scores)
-        elif strategy == "uniform":
-            strategies.uniform(space, scores)
-        elif strategy == "random":
-            strategies.at_random(space, scores, num_trajectories=num_trajectories, seed=seed)
-        else:
-            strategies.dynamic(space, scores, num_points=num_points, num_widths=8, rounds=2)
+        run: dict[StrategyName, Callable[[], None]] = {
+            "beam": lambda: beam(
+                space, scores, num_kept=num_kept, num_candidates=num_candidates, window=window, seed=seed
+            ),
+            "greedy": lambda: greedy(space, scores),
+            "uniform": lambda: uniform(space, scores),
+            "random": lambda: at_random(space, scores, num_trajectories=num_trajectories, seed=seed),
+            "dynamic": lambda: dynamic(space, scores, num_points=num_points, num_widths=8, rounds=2),
+        }
+        run[strategy]()
         scores.keep()
-    tried = [Tried(cut, space.removed(cut), costs(cut), quality) for cut, quality in scores.asked.items()]
+    tried = space.tried(scores.asked)
     best = [own.cut for own in _thinned(front(tried), num_points)]
     chosen = dict.fromkeys((*best, space.full))  # the whole network is there to compare with
     rows = [_row(nested, cut, costs, loader, recalibration, model, spread) for cut in chosen]
@@ -156,10 +151,7 @@ def _row(
         recalibrate(nested, loader if recalibration is None else recalibration, cut, spread=spread)
     scores = evaluate(nested, loader, cut=cut, samples=0, likelihood=model, seed=None, spread=spread)
     found, own = costs.exact(cut)
-    score = getattr(scores, "accuracy", None)
-    if score is None or getattr(scores, "dice", None) is not None:
-        score = -scores.nll
-    return Row(cut, found.params, found.macs, found.bytes, found.latency_ms, own, score, -scores.nll)
+    return Row(cut, found.params, found.macs, found.bytes, found.latency_ms, own, scores.quality, -scores.nll)
 
 
 def _thinned(best: list[Tried], most: int) -> list[Tried]:

@@ -1,7 +1,7 @@
 """How a search goes from the whole network to the smallest: which cuts it has scored, and in which order."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +10,7 @@ import numpy as np
 from nestling.network import Cut
 from nestling.network.cut import full_cut, make_cut
 from nestling.network.group import Group, Groups
+from nestling.search.curve import Tried, front
 from nestling.search.quality import Quality
 
 StrategyName = Literal["dynamic", "beam", "greedy", "uniform", "random"]
@@ -37,6 +38,14 @@ class Space:
     def removed(self, cut: Cut) -> int:
         """How many blocks a cut lacks."""
         return sum(group.num_blocks - cut[group.name] for group in self.groups.free)
+
+    def tried(self, found: Mapping[Cut, Quality]) -> list[Tried]:
+        """Cuts that were scored, as the curve has them."""
+        return [Tried(cut, self.removed(cut), self.cost(cut), quality) for cut, quality in found.items()]
+
+    def best(self, found: Mapping[Cut, Quality]) -> list[Cut]:
+        """Of cuts that were scored those that no cheaper one is as good as."""
+        return [own.cut for own in front(self.tried(found))]
 
 
 def with_width(cut: Cut, name: str, width: int) -> Cut:
@@ -111,7 +120,7 @@ def dynamic(space: Space, score: Score, *, num_points: int, num_widths: int, rou
     planned = dict.fromkeys((*targets, *(_best_sum(space, losses, target) for target in targets)))
     found |= zip(planned, score(list(planned)), strict=True)
     for step in range(rounds):
-        new = dict.fromkeys(other for cut in _front(space, found) for other in _trades(space, losses, cut, step))
+        new = dict.fromkeys(other for cut in space.best(found) for other in _trades(space, losses, cut, step))
         found |= zip(new, score(list(new)), strict=True)
 
 
@@ -186,14 +195,6 @@ def _uniform_cut(space: Space, fraction: float) -> Cut:
     return Cut(
         tuple((g.name, g.num_always + round(fraction * (g.num_blocks - g.num_always))) for g in space.groups.free)
     )
-
-
-def _front(space: Space, found: dict[Cut, Quality]) -> Iterator[Cut]:
-    best: Quality | None = None
-    for cut in sorted(found, key=lambda own: (space.cost(own), tuple(-value for value in found[own]))):
-        if best is None or found[cut] > best:
-            best = found[cut]
-            yield cut
 
 
 _MOST_TRADES = 4
