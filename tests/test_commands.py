@@ -458,3 +458,22 @@ def test_search_and_extract(run, tmp_path):
 def test_what_can_not_be_extracted(run, options, said):
     with pytest.raises(NestlingError, match=said):
         commands.extract(run, **options)
+
+
+@pytest.mark.parametrize("structure", ["weights", "units"])
+def test_prune_leaves_a_network_that_runs_by_itself(place, tmp_path, structure):
+    recipe = Recipe(epochs=2, batch_size=32, lr=1e-2, order_lr=0.1, lr_warm_up=0.0, kappa=1.0, kl_warm_up=0.0)
+    options = {"structure": structure, "model_options": ["hidden=[12, 8]"], "threshold": 0.0}
+    said = commands.prune(str(place / "classes.npz"), "mlp", tmp_path / "out", "vbd", recipe, **options)
+    about = json.loads((tmp_path / "out" / "small.json").read_text())
+    assert about["structure"] == structure
+    assert f"{about['test']['accuracy']:.2%} of the test data right" in said
+    loaded = nl.data.load(str(place / "classes.npz"))
+    program = torch.export.load(tmp_path / "out" / "network.pt2").module()
+    whole = nl.models.build("mlp", hidden=[12, 8], in_features=25, num_classes=4)
+    again = nl.load_pruned(tmp_path / "out" / "pruned.safetensors", whole)
+    x, y = next(iter(loaded.batches("test", 500)))
+    with torch.no_grad():
+        assert about["test"]["accuracy"] == pytest.approx(float((program(x).argmax(1) == y).float().mean()))
+        assert torch.allclose(again(x), program(x), atol=1e-6)
+    assert commands.prune(str(place / "classes.npz"), "mlp", tmp_path / "out", "vbd", recipe, **options) == said

@@ -17,6 +17,7 @@ from nestling.errors import (
 )
 from nestling.network import Bits, Cost, Cut, Group, Groups, Nested, cost, extract, nest, recalibrate
 from nestling.prediction import Calibration, Prediction, Scores, calibrate, evaluate, predict
+from nestling.pruning import Pruned, load_pruned, prune, save_pruned
 from nestling.search import Curve, search
 from nestling.training import Recipe, Run, elbo, load, open_run, save, train
 from nestling.version import __version__  # noqa: F401
@@ -38,6 +39,7 @@ __all__ = [
     "NonFiniteError",
     "Prediction",
     "ProcessError",
+    "Pruned",
     "RangeError",
     "Recipe",
     "Run",
@@ -53,13 +55,16 @@ __all__ = [
     "evaluate",
     "extract",
     "load",
+    "load_pruned",
     "load_small",
     "models",
     "nest",
     "open_run",
     "predict",
+    "prune",
     "recalibrate",
     "save",
+    "save_pruned",
     "search",
     "train",
 ]

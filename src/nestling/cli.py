@@ -14,6 +14,7 @@ from nestling.commands import Device, Nesting
 from nestling.demo import demo as show
 from nestling.errors import NestlingError, ProcessError
 from nestling.processes import launched_rank
+from nestling.pruning.methods import PRUNING, MethodName, Structure
 from nestling.search.costs import CostName
 from nestling.search.strategies import StrategyName
 from nestling.training import Recipe
@@ -144,6 +145,55 @@ def extract(
     print(commands.extract(run, cut=cut, under=under, all_bits=all_bits, out=out, trust=trust))
 
 
+def prune(
+    data: Annotated[Positional[str], arg(metavar="DATA", help="Name or path of a data set: see `nestling data`.")],
+    *,
+    out: Path,
+    model: str = "lenet_300_100",
+    model_options: tuple[str, ...] = (),
+    method: MethodName = "vbd",
+    structure: Structure | None = None,
+    threshold: float | None = None,
+    inputs: bool = False,
+    pretrain_epochs: int = 0,
+    pretrained: Path | None = None,
+    device: Device = "auto",
+    recipe: Annotated[Recipe, arg(name="")] = PRUNING,
+) -> None:
+    """Prune a network with Bayesian dropout until little is left, and take that out; given again, it goes on.
+
+    Example: nestling prune mnist --model lenet_300_100 --method sparse_vd --out runs/pruned
+
+    Args:
+        out: Folder of the pruning.
+        model: Name of a network, or module:function of your own.
+        model_options: What the network is built with, each as name=value: width=0.5.
+        method: Which Bayesian dropout; sparse_vd and vbd prune weights too.
+        structure: weights or units; by default the method's own.
+        threshold: What is kept: log alpha, keep probability or signal-to-noise by method; none for the papers'.
+        inputs: Gate single input features too.
+        pretrain_epochs: Epochs of plain training before.
+        pretrained: Weights to start from, a .safetensors file with the network's own names.
+        device: auto takes a GPU where there is one.
+    """
+    print(
+        commands.prune(
+            data,
+            model,
+            out,
+            method,
+            recipe,
+            structure=structure,
+            threshold=threshold,
+            inputs=inputs,
+            pretrain_epochs=pretrain_epochs,
+            pretrained=pretrained,
+            model_options=model_options,
+            device=device,
+        )
+    )
+
+
 def predict(
     run: RunPath,
     inputs: Annotated[Positional[Path], arg(metavar="INPUTS", help="Image, folder of images, .npy or .npz file.")],
@@ -181,7 +231,7 @@ def main() -> None:
     """Run the command that was asked for; on bad input say so in one line and exit with 2."""
     sys.path.insert(0, os.getcwd())
     functions: dict[str, Callable[..., None]] = {
-        f.__name__: f for f in (demo, train, evaluate, search, extract, predict, data)
+        f.__name__: f for f in (demo, train, evaluate, search, extract, prune, predict, data)
     }
     about = f"nestling {__version__}: one training run, every size."
     try:

@@ -2,7 +2,8 @@
 
 from nestling.commands.building import Device, Nesting, load_weights
 from nestling.commands.predicting import data, predict
+from nestling.commands.pruning import prune
 from nestling.commands.searching import extract, search
 from nestling.commands.training import evaluate, train
 
-__all__ = ["Device", "Nesting", "data", "evaluate", "extract", "load_weights", "predict", "search", "train"]
+__all__ = ["Device", "Nesting", "data", "evaluate", "extract", "load_weights", "predict", "prune", "search", "train"]

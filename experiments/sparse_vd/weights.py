@@ -1,0 +1,134 @@
+"""Sparse VD and VBD on the weights of the two LeNets, on MNIST: one JSON line a run, then the table.
+
+NESTLING_DATA=folder python experiments/sparse_vd/weights.py run sparse_vd lenet_300_100 0 --out results.jsonl
+python experiments/sparse_vd/weights.py table results.jsonl
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nestling as nl
+from nestling.pruning import prune, save_pruned
+
+PAPERS = {
+    ("lenet_300_100", "sparse_vd"): "1.92 %, 68 times, 98.9-97.2-62.0 %",
+    ("lenet_300_100", "vbd"): "1.76 %, 81 times, 98.9-98.1-90.9 %",
+    ("lenet_5_caffe", "sparse_vd"): "0.75 %, 280 times, 67-98-99.8-95 %",
+    ("lenet_5_caffe", "vbd"): "0.81 %, 290 times, 65-98-99.8-97 %",
+}
+
+
+def recipe(seed: int, **changes: Any) -> nl.Recipe:  # noqa: ANN401
+    """The papers' number of epochs; larger batches and learning rates than theirs get further in the same time."""
+    own = nl.Recipe(epochs=200, batch_size=500, seed=seed, lr=1e-2, order_lr=2e-2, lr_warm_up=0.0)
+    return own.but(kappa=1.0, kl_warm_up=0.1).but(**changes)
+
+
+def pretraining(seed: int, epochs: int) -> nl.Recipe:
+    return nl.Recipe(epochs=epochs, batch_size=500, seed=seed, lr=3e-3, lr_warm_up=0.0)
+
+
+def run(method: Any, network: str, seed: int, pretrain: int, threshold: float, **changes: Any) -> dict[str, Any]:  # noqa: ANN401
+    torch.manual_seed(seed)
+    data = replace(nl.data.load("mnist", seed=seed), mean=(0.0,), std=(1.0,))  # pixels in [0, 1], as the papers have
+    chosen = recipe(seed, **changes)
+    started = time.process_time()
+    pruned = prune(
+        nl.models.build(network),
+        torch.zeros(2, 1, 28, 28),
+        data,
+        method,
+        structure="weights",
+        recipe=chosen,
+        pretrain=pretraining(seed, pretrain) if pretrain else False,
+        threshold=threshold,
+    )
+    test = list(data.batches("test", 1000))
+    certain = nl.evaluate(pruned.network, test, samples=0)
+    assert pruned.uncertain is not None
+    drawn = nl.evaluate(pruned.uncertain, test, samples=6)
+    place = Path(f"/tmp/nestling-{method}-{network}-{seed}.safetensors")
+    size = save_pruned(pruned.network, place)
+    place.unlink()
+    return {
+        "method": method,
+        "network": network,
+        "seed": seed,
+        "error": error(certain),
+        "error_of_samples": error(drawn),
+        "compression": pruned.compression,
+        "sparsity": [100 * own.sparsity for own in pruned.layers],
+        "kept": [own.kept for own in pruned.layers],
+        "shapes": [list(p.shape) for p in pruned.network.parameters() if p.ndim > 1],
+        "bytes": size,
+        "bytes_before": pruned.before.bytes,
+        "epochs": chosen.epochs,
+        "pretrain": pretrain,
+        "changes": changes,
+        "cpu_seconds": round(time.process_time() - started),
+    }
+
+
+def error(scores: Any) -> float:  # noqa: ANN401
+    """Per cent of test examples that are wrong."""
+    return 100 * (1 - float(scores.accuracy))
+
+
+def table(path: Path) -> None:
+    """Means and spread over the seeds beside the papers' rows; ratio is all weights over kept weights, no biases."""
+    rows = defaultdict(list)
+    for line in path.read_text().splitlines():
+        own = json.loads(line)
+        rows[own["network"], own["method"]].append(own)
+    print(
+        "| network | method | paper | error %, mean (each) | times smaller | sparsity per layer % | bytes in the file |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for (network, method), runs in rows.items():
+        errors = ", ".join(f"{own['error']:.2f}" for own in runs)
+        ratios = ", ".join(f"{own['compression']:.0f}" for own in runs)
+        layers = "-".join(f"{statistics.mean(c):.1f}" for c in zip(*(own["sparsity"] for own in runs), strict=True))
+        mean = statistics.mean(own["error"] for own in runs)
+        size = f"{statistics.mean(own['bytes'] for own in runs):.0f} of {runs[0]['bytes_before']}"
+        print(
+            f"| {network} | {method} | {PAPERS[network, method]} | {mean:.2f} ({errors}) "
+            f"| {ratios} | {layers} | {size} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(required=True, dest="command")
+    running = commands.add_parser("run")
+    running.add_argument("method", choices=("sparse_vd", "vbd"))
+    running.add_argument("network", choices=("lenet_300_100", "lenet_5_caffe"))
+    running.add_argument("seed", type=int)
+    running.add_argument("--pretrain", type=int, default=3, help="epochs of plain training before")
+    running.add_argument("--threshold", type=float, default=3.0)
+    running.add_argument("--out", type=Path, required=True)
+    for name, kind in (("epochs", int), ("lr", float), ("order_lr", float), ("kl_warm_up", float), ("batch_size", int)):
+        running.add_argument(f"--{name.replace('_', '-')}", type=kind, dest=name)
+    commands.add_parser("table").add_argument("path", type=Path)
+    given = vars(parser.parse_args())
+    torch.set_num_threads(1)
+    if given.pop("command") == "table":
+        table(given["path"])
+        return
+    out = given.pop("out")
+    positional = [given.pop(name) for name in ("method", "network", "seed", "pretrain", "threshold")]
+    found = run(*positional, **{name: value for name, value in given.items() if value is not None})
+    with out.open("a") as file:
+        file.write(json.dumps(found) + "\n")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

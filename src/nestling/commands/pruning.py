@@ -1,0 +1,70 @@
+"""``prune``: from a data set and a model to a smaller network in files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from nestling import data as sets
+from nestling.commands.building import Device, built, chosen, load_weights, option
+from nestling.commands.training import BATCH
+from nestling.delivery import save_small
+from nestling.delivery.small import PROGRAM_FILE
+from nestling.prediction import evaluate
+from nestling.pruning import prune as run_pruning
+from nestling.pruning import save_pruned, to_dense
+from nestling.pruning.gated import without_widths
+from nestling.pruning.methods import PRETRAINING, MethodName, Structure
+from nestling.training import Recipe
+from nestling.training.feeds import make_feed
+from nestling.training.saving import made_folder
+
+PRUNED_FILE = "pruned.safetensors"
+
+
+def prune(
+    source: str,
+    model: str,
+    out: Path,
+    method: MethodName,
+    recipe: Recipe,
+    *,
+    structure: Structure | None = None,
+    threshold: float | None = None,
+    inputs: bool = False,
+    pretrain_epochs: int = 0,
+    pretrained: Path | None = None,
+    model_options: Sequence[str] = (),
+    device: Device = "auto",
+) -> str:
+    """Train with Bayesian dropout, take out what is left, score it beside the whole, and write it."""
+    loaded = sets.load(source, seed=recipe.seed)
+    network = built(model, loaded, recipe.seed, dict(map(option, model_options)))
+    if pretrained is not None:
+        load_weights(network, pretrained)
+    place = made_folder(out)
+    example = torch.zeros(2, *loaded.input_shape, device=chosen(device))
+    found = run_pruning(
+        network.to(chosen(device)),
+        example,
+        loaded,
+        method,
+        structure=structure,
+        recipe=recipe,
+        pretrain=PRETRAINING.but(epochs=pretrain_epochs, seed=recipe.seed) if pretrain_epochs else False,
+        threshold=threshold,
+        inputs=inputs,
+        out=place,
+    )
+    likelihood = make_feed(loaded, recipe).likelihood or "categorical"
+    whole = without_widths(found.network, example)
+    scores = evaluate(whole, loaded.batches("test", BATCH), samples=0, likelihood=likelihood)
+    save_small(
+        to_dense(found.network).cpu(), ((example.cpu(),), {}), place, found.to_dict() | {"test": scores.to_dict()}
+    )
+    size = save_pruned(found.network, place / PRUNED_FILE)
+    quality = f"{scores.quality:.2%} of the test data right" if scores.quality > 0 else f"test NLL {scores.nll:.4g}"
+    return (
+        f"{found}\n\n{quality}. {place / PRUNED_FILE} has the weights in {size:,} bytes. "
+        f"Run it: torch.export.load('{place}/{PROGRAM_FILE}').module()"
+    )

@@ -1,0 +1,8 @@
+"""Pruning: networks made smaller for good by Bayesian dropout, of single weights or of whole units."""
+
+from nestling.pruning.prune import prune
+from nestling.pruning.pruned import LayerReport, Pruned
+from nestling.pruning.sparse import SparseLinear, to_dense, to_sparse
+from nestling.pruning.storing import load_pruned, save_pruned
+
+__all__ = ["LayerReport", "Pruned", "SparseLinear", "load_pruned", "prune", "save_pruned", "to_dense", "to_sparse"]

@@ -1,0 +1,164 @@
+"""Takes the kept units out of a network: brings them to the front of their groups and makes an ordinary cut."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from nestling.errors import NestlingError
+from nestling.network import Group, Nested, extract
+from nestling.pruning.sites import Reader, Site
+
+
+class KeptInputs(nn.Module):
+    """Picks the features that a pruned linear layer still reads."""
+
+    index: Tensor
+
+    def __init__(self, index: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("index", index)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The kept features, along the last axis."""
+        return x.index_select(-1, self.index)
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows of the layer."""
+        return f"num_kept={len(self.index)}"
+
+
+@dataclass(frozen=True)
+class CutOut:
+    """A smaller ``network``, and for each site the numbers of its ``units`` there, in their new order.
+
+    ``rows`` (units, rows per unit) is where the first reader of a group's site finds them now.
+    """
+
+    network: nn.Module
+    units: dict[str, Tensor]
+    rows: dict[str, Tensor]
+
+
+@torch.no_grad()
+def cut_out(base: Nested, sites: Sequence[Site], kept: Mapping[str, Tensor], means: Mapping[str, Tensor]) -> CutOut:
+    """The network with the kept units of each site alone, their means folded into the weights that read them.
+
+    ``base`` is nested with one unit a block and holds the trained weights, which are changed: units are put in another
+    order and weights are scaled. ``kept`` (bool) and ``means`` have an entry (size,) for each site.
+    """
+    kept = {name: flags.cpu() for name, flags in joined(sites, kept).items()}
+    check_not_empty(kept)
+    for site in sites:
+        for reader in site.readers:
+            _fold(base.module.get_submodule(reader.path), reader, means[site.name].cpu() * kept[site.name])
+    grouped = [site for site in sites if site.group is not None]
+    orders = {site.name: torch.argsort(~kept[site.name], stable=True) for site in grouped}
+    widths = {site.name: int(kept[site.name].sum()) for site in grouped}
+    tensors = base.tensors()
+    for site in grouped:
+        assert site.group is not None
+        permute(tensors, site.group, orders[site.name])
+    small = extract(base, widths)
+    units = {name: order[: widths[name]] for name, order in orders.items()}
+    rows = {site.name: _rows_left(grouped, site, widths) for site in grouped}
+    for site in sites:
+        if site.group is None:
+            path = site.readers[0].path
+            columns = _columns(grouped, path, orders, site.size)[_left(grouped, path, widths, site.size)]
+            index = kept[site.name][columns].nonzero().squeeze(1)
+            units[site.name] = columns[index]
+            _pick(small, path, index)
+    return CutOut(small, units, rows)
+
+
+def joined(sites: Sequence[Site], kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What is kept when gates meet: a unit none of whose features are read is dropped, and with a unit its features."""
+    result = {name: flags.clone() for name, flags in kept.items()}
+    features = {site.readers[0].path: site.name for site in sites if site.group is None}
+    for site in sites:
+        if site.group is None:
+            continue
+        read = torch.zeros_like(result[site.name])
+        for reader in site.readers:
+            own = features.get(reader.path)
+            read |= torch.ones_like(read) if own is None else result[own][reader.rows.to(read.device)].any(1)
+        result[site.name] &= read
+        for reader in site.readers:
+            if reader.path in features:
+                gone = reader.rows[~result[site.name].cpu()].reshape(-1)
+                result[features[reader.path]][gone.to(read.device)] = False
+    return result
+
+
+def check_not_empty(kept: Mapping[str, Tensor]) -> None:
+    """Refuse to take out a network of which a whole layer is gone."""
+    empty = [name for name, flags in kept.items() if not bool(flags.any())]
+    if empty:
+        raise NestlingError(
+            f"everything was pruned away in {', '.join(empty)}: no network is left to take out. Train with a smaller "
+            "kappa or for fewer epochs, start from a pretrained network, or choose a threshold that keeps more."
+        )
+
+
+def permute(tensors: Mapping[str, Tensor], group: Group, order: Tensor) -> None:
+    """Put the units of a group in another order, in every tensor that knows them: the network computes the same."""
+    for piece in group.slices:
+        tensor = tensors[piece.tensor]
+        rows = piece.rows.to(tensor.device)
+        moved = tensor.index_select(piece.axis, rows[order.to(tensor.device)].reshape(-1))
+        tensor.index_copy_(piece.axis, rows.reshape(-1), moved)
+
+
+def _fold(layer: nn.Module, reader: Reader, factors: Tensor) -> None:
+    """Multiply the part of a weight that reads each unit by the unit's factor."""
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    axis, rows = reader.weight_axis, reader.rows.to(weight.device)
+    whole = weight.new_ones(weight.shape[axis])
+    whole[rows] = factors.to(weight).unsqueeze(1).expand(rows.shape)
+    weight.mul_(whole.view(-1, *[1] * (weight.ndim - axis - 1)))
+
+
+def _columns(sites: Sequence[Site], path: str, orders: Mapping[str, Tensor], size: int) -> Tensor:
+    """The feature that each column of a layer's weight reads after the units of groups have moved."""
+    columns = torch.arange(size)
+    for site in sites:
+        for reader in site.readers:
+            if reader.path == path:
+                columns[reader.rows.reshape(-1)] = columns[reader.rows[orders[site.name]].reshape(-1)]
+    return columns
+
+
+def _left(sites: Sequence[Site], path: str, widths: Mapping[str, int], size: int) -> Tensor:
+    """Which columns of a layer's weight a cut leaves."""
+    left = torch.ones(size, dtype=torch.bool)
+    for site in sites:
+        for reader in site.readers:
+            if reader.path == path:
+                left[reader.rows[widths[site.name] :].reshape(-1)] = False
+    return left
+
+
+def _rows_left(sites: Sequence[Site], site: Site, widths: Mapping[str, int]) -> Tensor:
+    """Where the first reader of a site finds the units that a cut leaves."""
+    reader = site.readers[0]
+    left = _left(sites, reader.path, widths, reader.num_features)
+    return (left.cumsum(0) - 1)[reader.rows[: widths[site.name]]]
+
+
+def _pick(network: nn.Module, path: str, index: Tensor) -> None:
+    """Replace a linear layer by one that reads the features of an index alone."""
+    full = network.get_submodule(path)
+    if not isinstance(full, nn.Linear):
+        wrong = f"{path} of the smaller network is a {type(full).__name__}"
+        raise NestlingError(f"{wrong}, so that its single features can't be cut. Prune without inputs=True.")
+    if len(index) == full.in_features:
+        return
+    size, bias = full.weight, full.bias is not None
+    small = nn.Linear(len(index), full.out_features, bias=bias, device=size.device, dtype=size.dtype)
+    small.weight.copy_(full.weight[:, index.to(size.device)])
+    if bias:
+        small.bias.copy_(full.bias)
+    network.set_submodule(path, nn.Sequential(KeptInputs(index.to(size.device)), small).eval())

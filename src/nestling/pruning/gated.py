@@ -1,0 +1,174 @@
+"""A network whose units are gated where they are read, so that a unit that is dropped is never read."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nestling.distributions.gates import DependentBetaBernoulli, Gate
+from nestling.network import Groups, Nested
+from nestling.network.nest import as_call
+from nestling.network.runner import ModuleRunner
+from nestling.pruning.sites import Reader, Site
+
+GATES = "gates"
+"""Name under which a gated network holds its gates; not its module, which may well call everything that it holds."""
+
+
+def gated(
+    module: nn.Module,
+    example: Any,  # noqa: ANN401
+    sites: Sequence[Site],
+    gates: Sequence[Gate],
+    threshold: float | None,
+) -> Nested:
+    """A copy of a module with a gate at each site, ready for ``train``; it has no widths to draw."""
+    copy = deepcopy(module)
+    held = Gates(sites, gates, threshold)
+    parameter = next(copy.parameters(), None)
+    if parameter is not None:
+        held.to(parameter.device, parameter.dtype)
+    copy.register_forward_pre_hook(_Begin(held))
+    copy.register_forward_hook(_End(held), always_call=True)
+    for number, site in enumerate(sites):
+        for reader in site.readers:
+            copy.get_submodule(reader.path).register_forward_pre_hook(_Multiply(held, number, reader))
+    return holding(without_widths(copy, example), held)
+
+
+def holding(nested: Nested, held: "Gates") -> Nested:
+    """A network that holds the gates of its module, to be trained and kept with it."""
+    nested.register_module(GATES, held)
+    return nested
+
+
+def without_widths(module: nn.Module, example: Any) -> Nested:  # noqa: ANN401
+    """A module as a nested network of which nothing is cut: what the training loop takes."""
+    return Nested(module, Groups([]), {}, ModuleRunner(module), example=as_call(example), rescale=False)
+
+
+def gates_in(nested: Nested) -> "Gates":
+    """The gates of a gated network."""
+    held = nested.get_submodule(GATES)
+    assert isinstance(held, Gates)
+    return held
+
+
+class Gates(nn.Module):
+    """The gates of a network, each drawn once in a forward pass for all the readers of its site.
+
+    In train mode a gate multiplies by a draw; in eval mode by its mean, and by zero where it keeps nothing at the
+    ``threshold`` (None: each gate's own), so that the network computes what the pruned one will.
+    """
+
+    def __init__(self, sites: Sequence[Site], gates: Sequence[Gate], threshold: float | None) -> None:
+        super().__init__()
+        self.sites = tuple(sites)
+        self.threshold = threshold
+        self._gates = nn.ModuleList(gates)
+        self._now: dict[int, Tensor] = {}
+        self._see: Callable[[str, Tensor], object] | None = None
+        for number, site in enumerate(sites):
+            self.register_buffer(f"alive_{number}", torch.ones(site.size, dtype=torch.bool))
+
+    def alive(self, name: str) -> Tensor:
+        """Which units (size,) of a site were not given up for good; eval mode leaves the others out."""
+        number = [site.name for site in self.sites].index(name)
+        return self.get_buffer(f"alive_{number}")
+
+    @property
+    def by_name(self) -> dict[str, Gate]:
+        """The gate of each site, by the site's name."""
+        return dict(zip((site.name for site in self.sites), self._gates, strict=True))  # type: ignore[arg-type]
+
+    def replace(self, number: int, gate: Gate) -> None:
+        """Put another gate at a site."""
+        self._gates[number] = gate
+
+    @contextmanager
+    def watch(self, see: Callable[[str, Tensor], object]) -> Iterator[None]:
+        """Show the multipliers of every site, with its name, to ``see`` inside the block."""
+        self._see = see
+        try:
+            yield
+        finally:
+            self._see = None
+
+    def begin(self) -> None:
+        """Forget the draws of the last forward pass."""
+        self._now.clear()
+
+    def multiplied(self, number: int, reader: Reader, x: Tensor) -> Tensor:
+        """An input of a reader with the units of a site multiplied by their gate."""
+        if number not in self._now:
+            self._now[number] = self._multipliers(number, unit_features(reader, x))
+            if self._see is not None:
+                self._see(self.sites[number].name, self._now[number])
+        return scaled(reader, x, self._now[number])
+
+    def _multipliers(self, number: int, features: Tensor) -> Tensor:
+        gate = self._gates[number]
+        assert isinstance(gate, Gate)
+        if self.training:
+            return gate.sample(features)
+        return kept_mean(gate, features, self.threshold) * self.get_buffer(f"alive_{number}")
+
+
+def kept_mean(gate: Gate, features: Tensor, threshold: float | None = None) -> Tensor:
+    """Test-time multipliers, zero where the unit (for this input, if the gate depends on it) is not kept."""
+    kept = gate.keep(threshold)
+    if isinstance(gate, DependentBetaBernoulli):
+        kept = kept & gate.keep_for(features, threshold)
+    return gate.expectation(features) * kept
+
+
+def unit_features(reader: Reader, x: Tensor) -> Tensor:
+    """The mean (batch, size) of each unit of an input over its positions and rows."""
+    along = reader.axis % x.ndim
+    rest = [axis for axis in range(1, x.ndim) if axis != along]
+    means = x.mean(rest) if rest else x
+    return means if reader.is_plain else means[:, reader.rows.to(x.device)].mean(-1)
+
+
+def scaled(reader: Reader, x: Tensor, multipliers: Tensor) -> Tensor:
+    """An input with each unit multiplied; ``multipliers`` are (size,) or (batch, size)."""
+    if not reader.is_plain:
+        ones = multipliers.new_ones(*multipliers.shape[:-1], 1)
+        multipliers = torch.cat([multipliers, ones], -1)[..., reader.unit_of.to(x.device)]
+    shape = [1] * x.ndim
+    shape[reader.axis] = reader.num_features
+    shape[0] = multipliers.shape[0] if multipliers.ndim > 1 else shape[0]
+    return x * multipliers.view(shape)
+
+
+class _Begin:
+    """Begins a forward pass."""
+
+    def __init__(self, held: Gates) -> None:
+        self.held = held
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        self.held.begin()
+
+
+class _End:
+    """Ends a forward pass, so that nothing of its graph stays."""
+
+    def __init__(self, held: Gates) -> None:
+        self.held = held
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+        self.held.begin()
+
+
+class _Multiply:
+    """Multiplies what a layer reads."""
+
+    def __init__(self, held: Gates, number: int, reader: Reader) -> None:
+        self.held, self.number, self.reader = held, number, reader
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self.held.multiplied(self.number, self.reader, args[0]), *args[1:]

@@ -1,0 +1,86 @@
+"""The pruning methods by name: which divergence and gate each has, what its threshold means, and how it is trained."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nestling.arguments import finite_number
+from nestling.distributions.divergences import hierarchical_kl, log_uniform_kl
+from nestling.distributions.gates import BetaBernoulli, Gate, GaussianGate, LogNormalGate
+from nestling.distributions.weights import LOG_ALPHA_BOUNDS
+from nestling.errors import ArgumentError, RangeError
+from nestling.training.recipe import Recipe, WeightKL
+
+MethodName = Literal["sparse_vd", "vbd", "beta_bernoulli", "dependent_beta_bernoulli", "log_normal"]
+Structure = Literal["weights", "units"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """``structures`` that it can prune, its own first; ``bounds`` within which a ``threshold`` means something."""
+
+    structures: tuple[Structure, ...]
+    gate: Callable[[int], Gate]
+    threshold: float
+    bounds: tuple[float, float]
+    weight_kl: WeightKL = "log_uniform"
+
+
+METHODS: dict[MethodName, Method] = {
+    "sparse_vd": Method(
+        ("weights", "units"), lambda size: GaussianGate(size, divergence=log_uniform_kl), 3.0, LOG_ALPHA_BOUNDS
+    ),
+    "vbd": Method(
+        ("units", "weights"),
+        lambda size: GaussianGate(size, divergence=hierarchical_kl),
+        3.0,
+        LOG_ALPHA_BOUNDS,
+        "hierarchical",
+    ),
+    "beta_bernoulli": Method(("units",), BetaBernoulli, 1e-2, (0.0, 1.0)),
+    "dependent_beta_bernoulli": Method(("units",), BetaBernoulli, 1e-2, (0.0, 1.0)),
+    "log_normal": Method(("units",), LogNormalGate, 1.0, (0.0, float("inf"))),
+}
+
+PRUNING = Recipe(epochs=100, batch_size=100, lr=1e-3, order_lr=1e-2, lr_warm_up=0.0, kappa=1.0, kl_warm_up=0.1)
+"""How a network is pruned unless the caller says otherwise."""
+PRETRAINING = Recipe(epochs=20, batch_size=100, lr=1e-3, lr_warm_up=0.0, kappa=0.0)
+"""How a network is trained before it is pruned, if that is asked for."""
+_WHOLE: Mapping[str, Any] = {"draws": 1, "explore": 0.0, "coupled": 0.0, "sandwich": 0.0, "cuts": (1.0,)}
+"""Entries that concern widths, of which a network that is pruned has none."""
+
+
+def method_named(name: str, structure: str | None) -> tuple[Method, Structure]:
+    """The method called ``name``, and what it prunes."""
+    if name not in METHODS:
+        raise ArgumentError("method", repr(name), f"one of {', '.join(METHODS)}", "Check its spelling.")
+    method = METHODS[name]
+    for known in method.structures:
+        if structure in (None, known):
+            return method, known
+    needed = " or ".join(map(repr, method.structures))
+    raise ArgumentError("structure", repr(structure), f"{needed} for {name}", "Leave it out for the method's own.")
+
+
+def checked_threshold(method: Method, threshold: float | None) -> float:
+    """The threshold that is meant, within the method's bounds."""
+    if threshold is None:
+        return method.threshold
+    low, high = method.bounds
+    if not low < finite_number("threshold", threshold) < high:
+        raise RangeError(
+            "threshold", threshold, f"between {low:g} and {high:g}", f"The papers take {method.threshold:g}."
+        )
+    return float(threshold)
+
+
+def pruning_recipe(method: Method, recipe: Recipe | None) -> Recipe:
+    """The caller's recipe, or the default, with the method's divergence and the whole network in every step."""
+    chosen = recipe or PRUNING
+    kappa = 1.0 if chosen.kappa == "auto" else chosen.kappa
+    return chosen.but(**_WHOLE, kappa=kappa, weight_kl=method.weight_kl, keep="last")
+
+
+def plain_recipe(recipe: Recipe) -> Recipe:
+    """A recipe for a network without posteriors and widths."""
+    return recipe.but(**_WHOLE)

@@ -1,0 +1,314 @@
+"""``prune``: trains a network with Bayesian dropout until most of it is noise, and takes out what is left."""
+
+from collections.abc import Collection, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from nestling.errors import ArgumentError, DtypeError, TraceError
+from nestling.network import Cost, Nested, cost, nest
+from nestling.network.cut import full_cut
+from nestling.network.modes import in_mode
+from nestling.prediction import Likelihood
+from nestling.pruning.comparison import check_same
+from nestling.pruning.cutting import cut_out, joined
+from nestling.pruning.dependent import in_use, run_time_network, with_dependence, with_one_reader
+from nestling.pruning.gated import gated, gates_in, without_widths
+from nestling.pruning.methods import (
+    PRETRAINING,
+    Method,
+    MethodName,
+    Structure,
+    checked_threshold,
+    method_named,
+    plain_recipe,
+    pruning_recipe,
+)
+from nestling.pruning.pruned import LayerReport, Pruned
+from nestling.pruning.sites import Site, check_called, chosen_sites, find_sites
+from nestling.pruning.weights import check_weights_left, kept_weights, live_units, with_noise, without_weights
+from nestling.training import Recipe, Run, train
+from nestling.training.files import tensors_digest
+
+ONE_UNIT_A_BLOCK = 2**31
+
+
+def prune(
+    module: nn.Module,
+    example: Any,  # noqa: ANN401
+    data: object,
+    method: MethodName = "sparse_vd",
+    *,
+    structure: Structure | None = None,
+    recipe: Recipe | None = None,
+    pretrain: Recipe | bool = False,
+    dependent: Recipe | None = None,
+    threshold: float | None = None,
+    inputs: bool = False,
+    where: Literal["inner", "all"] = "inner",
+    exclude: Collection[str] = (),
+    only: Collection[str] | None = None,
+    out: str | PathLike[str] | None = None,
+    likelihood: str | Likelihood | None = None,
+    quiet: bool = False,
+) -> Pruned:
+    """Prune a network, best one that was trained before; the caller's module is left as it is.
+
+    ``data`` is what ``train`` takes, or one loader that serves for training and validation. ``structure`` is
+    ``"weights"`` (sparse_vd, vbd) or ``"units"`` (every method): neurons and channels, where ``inputs`` gates the
+    single features of linear layers too that read the network's input or flattened channels. ``recipe`` says how long
+    and how fast (``order_lr`` is the gates' learning rate), ``pretrain`` how the network is trained before that (True:
+    the default recipe), ``dependent`` how the second stage of dependent_beta_bernoulli is. ``threshold`` is on log
+    alpha for sparse_vd and vbd, on the keep probability for the beta-Bernoullis, on the signal-to-noise ratio for
+    log_normal. ``exclude`` names modules to leave alone, ``only`` the groups to gate.
+
+    With ``out`` each stage is a run folder in it, and a call that was stopped goes on when it is made again.
+    """
+    chosen, kind = method_named(method, structure)
+    limit = checked_threshold(chosen, threshold)
+    _check(module, kind, method, inputs=inputs, only=only, dependent=dependent)
+    if isinstance(data, DataLoader):
+        data = (data, data)
+    stage = _Stage(example, data, None if out is None else Path(out), likelihood, quiet)
+    before = None if not pretrain else plain_recipe(PRETRAINING if isinstance(pretrain, bool) else pretrain)
+    chosen_recipe = pruning_recipe(chosen, recipe)
+    if kind == "weights":
+        with_noise(module, example, tuple(exclude))  # refuse now what can't be pruned, not after it was trained
+        return _prune_weights(stage, module, stage.start(module, before), method, limit, chosen_recipe, exclude)
+    base = _base(module, example, where, exclude)
+    sites, left = _sites(base, method, inputs=inputs, exclude=exclude, only=only)
+    run = stage.with_gates(stage.start(module, before), sites, chosen, limit, chosen_recipe, method)
+    if method == "dependent_beta_bernoulli":
+        run = stage.dependent(run, limit, pruning_recipe(chosen, dependent or chosen_recipe))
+    return _taken_out(run, stage, module, base, sites, method, limit, left)
+
+
+def _sites(
+    base: Nested, method: str, *, inputs: bool, exclude: Collection[str], only: Collection[str] | None
+) -> tuple[list[Site], dict[str, str]]:
+    """Where gates are put, and why not elsewhere."""
+    found, left = find_sites(base.module, base.groups, inputs=inputs, exclude=exclude)
+    found, more = check_called(base.module, found, base.example)
+    left |= more
+    if method == "dependent_beta_bernoulli":
+        found, more = with_one_reader(found)
+        left |= more
+    return chosen_sites(found, left, only), left
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """What every stage of one call shares."""
+
+    example: Any
+    data: object
+    out: Path | None
+    likelihood: str | Likelihood | None
+    quiet: bool
+
+    def start(self, module: nn.Module, recipe: Recipe | None) -> nn.Module:
+        """A copy of the module, trained as it is if there is a recipe for that."""
+        copy = deepcopy(module)
+        if recipe is None:
+            return copy
+        return self._train(without_widths(copy, self.example), recipe, "pretrain", {}).nested.module
+
+    def with_noise(self, nested: Nested, method: str, threshold: float, recipe: Recipe) -> Run:
+        """Train a network with noise on its weights."""
+
+        def figures(now: Nested) -> dict[str, float]:
+            kept = kept_weights(now, threshold).values()
+            total, left = sum(own.numel() for own in kept), sum(int(own.sum()) for own in kept)
+            return {"sparsity": 1 - left / total, "compression": total / max(1, left)}
+
+        return self._train(nested, recipe, "prune", {"method": method, "structure": "weights"}, figures)
+
+    def with_gates(
+        self, start: nn.Module, sites: list[Site], method: Method, threshold: float, recipe: Recipe, name: str
+    ) -> Run:
+        """Train a network with its gates."""
+        nested = gated(start, self.example, sites, [method.gate(site.size) for site in sites], threshold)
+        about = {"method": name, "structure": "units", "threshold": threshold, "sites": [s.name for s in sites]}
+        return self._train(nested, recipe, "prune", about, _kept_units)
+
+    def dependent(self, run: Run, threshold: float, recipe: Recipe) -> Run:
+        """Train the part of the gates that depends on the input, the rest of the gates held fixed."""
+        nested = with_dependence(run.nested)
+        about = {"method": "dependent", "structure": "units", "threshold": threshold}
+        return self._train(nested, recipe, "dependent", about, _kept_units)
+
+    def _train(
+        self,
+        nested: Nested,
+        recipe: Recipe,
+        name: str,
+        about: Mapping[str, Any],
+        figures: Any = None,  # noqa: ANN401
+    ) -> Run:
+        nested.made_with = {"stage": name, **about}
+        start = tensors_digest(nested.module.state_dict().values())
+        place = None if self.out is None else self.out / name
+        return train(
+            nested,
+            self.data,
+            recipe,
+            out=place,
+            likelihood=self.likelihood,
+            starts_from=start,
+            figures=figures,
+            quiet=self.quiet,
+        )
+
+
+def _prune_weights(
+    stage: _Stage,
+    module: nn.Module,
+    start: nn.Module,
+    name: str,
+    threshold: float,
+    recipe: Recipe,
+    exclude: Collection[str],
+) -> Pruned:
+    nested = with_noise(start, stage.example, tuple(exclude))
+    run = stage.with_noise(nested, name, threshold, recipe)
+    kept = kept_weights(run.nested, threshold)
+    check_weights_left(kept)
+    sparse = without_weights(run.nested, kept)
+    plain = sparse.extracted(full_cut(sparse.groups))
+    network, left = _without_dead_units(plain, stage.example)
+    check_same(sparse, network, sparse.example)
+    return Pruned(
+        network,
+        name,
+        "weights",
+        threshold,
+        [LayerReport(path, int(own.sum()), own.numel()) for path, own in kept.items()],
+        plain_cost(module, stage.example),
+        plain_cost(network, stage.example),
+        run.nested,
+        kept,
+        left,
+        uncertain=sparse.extracted(full_cut(sparse.groups), uncertainty=True),
+        log=run.log,
+        folder=stage.out,
+    )
+
+
+def _without_dead_units(plain: nn.Module, example: Any) -> tuple[nn.Module, dict[str, str]]:  # noqa: ANN401
+    """A network without the units that nothing reads or that nothing comes into, and what could not be looked at."""
+    try:
+        base = _base(plain, example, "inner", ())
+    except (TraceError, ArgumentError) as error:
+        return plain, {"units": f"dead ones were not looked for: {error}"}
+    sites, left = find_sites(base.module, base.groups)
+    sites, more = check_called(base.module, sites, base.example)
+    if not sites:
+        return plain, left | more
+    kept = live_units(base.eval(), sites)
+    ones = {site.name: torch.ones(site.size) for site in sites}
+    return cut_out(base, sites, kept, ones).network, left | more
+
+
+def _taken_out(
+    run: Run,
+    stage: _Stage,
+    module: nn.Module,
+    base: Nested,
+    sites: list[Site],
+    method: str,
+    threshold: float,
+    left: Mapping[str, str],
+) -> Pruned:
+    """The pruned network of a gated one that has been trained."""
+    held = gates_in(run.nested)
+    dependent = method == "dependent_beta_bernoulli"
+    if dependent:
+        in_use(run.nested, stage.data, run.recipe)
+    with torch.no_grad():
+        alive = {name: gate.keep(threshold) & held.alive(name) for name, gate in held.by_name.items()}
+        kept = joined(sites, alive)
+        means = {
+            site.name: torch.ones(site.size)
+            if dependent
+            else held.by_name[site.name].expectation(torch.zeros(1, site.size).to(alive[site.name].device))
+            for site in sites
+        }
+        take_weights(base, run.nested)
+    taken = cut_out(base, sites, alive, means)
+    network = run_time_network(taken, held, threshold) if dependent else taken.network
+    check_same(run.nested, network, run.nested.example)
+    return Pruned(
+        network,
+        method,
+        "units",
+        threshold,
+        [LayerReport(site.name, int(kept[site.name].sum()), site.size) for site in sites],
+        plain_cost(module, stage.example),
+        plain_cost(network, stage.example),
+        run.nested,
+        kept,
+        left,
+        log=run.log,
+        folder=stage.out,
+    )
+
+
+@torch.no_grad()
+def take_weights(base: Nested, trained: Nested) -> None:
+    """Give a network the weights of a gated one, with the statistics that its norms were recalibrated to."""
+    with in_mode(trained, training=False):
+        tensors = trained.tensors() | trained.tensors_at(full_cut(trained.groups))
+    for name, tensor in base.tensors().items():
+        tensor.copy_(tensors[name])
+    base.eval()
+
+
+def plain_cost(network: nn.Module, example: Any) -> Cost:  # noqa: ANN401
+    """What a plain network takes; its multiply-adds do not know which of its weights are zero."""
+    return cost(without_widths(deepcopy(network).eval(), example), 1.0)
+
+
+def _kept_units(nested: Nested) -> dict[str, float]:
+    held = gates_in(nested)
+    with torch.no_grad():
+        return {name: float(gate.keep(held.threshold).sum()) for name, gate in held.by_name.items()}
+
+
+def _base(module: nn.Module, example: Any, where: Literal["inner", "all"], exclude: Collection[str]) -> Nested:  # noqa: ANN401
+    return nest(
+        module,
+        example,
+        order="full",
+        weights=None,
+        num_blocks=ONE_UNIT_A_BLOCK,
+        num_always=1,
+        where=where,
+        exclude=exclude,
+    )
+
+
+def _check(
+    module: object,
+    kind: Structure,
+    method: str,
+    *,
+    inputs: bool,
+    only: Collection[str] | None,
+    dependent: Recipe | None,
+) -> None:
+    if not isinstance(module, nn.Module):
+        given = f"a {type(module).__name__}"
+        raise DtypeError("module", given, "an nn.Module", "Wrap a function in a module's forward.")
+    if isinstance(module, Nested):
+        raise DtypeError("module", "a nested network", "a plain one", "Prune its module, or extract a cut of it.")
+    if kind == "weights" and (inputs or only is not None):
+        raise ArgumentError("inputs, only", "some", 'left out for structure="weights"', "They choose units.")
+    if dependent is not None and method != "dependent_beta_bernoulli":
+        needed = "left out for other methods than dependent_beta_bernoulli"
+        raise ArgumentError("dependent", "a recipe", needed, "It is the recipe of that method's second stage.")

@@ -1,0 +1,94 @@
+"""Layers that compute only what a gate keeps for the input at hand."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+EPS = 1e-6
+"""What phi is kept off 0 and 1 by, as in training."""
+FEW = 0.1
+"""Share of kept features up to which they are picked out; above it, multiplying by zeros is faster."""
+
+
+class RunTimeGate(nn.Module):
+    """Multipliers pi clamp(scale (x - mean) + shift, eps, 1 - eps) of each unit, or zero up to ``threshold``.
+
+    ``rows`` (units, rows per unit) is where the units are along ``axis`` of the input; features that belong to no unit
+    are left as they are.
+    """
+
+    pi: Tensor
+    mean: Tensor
+    scale: Tensor
+    shift: Tensor
+    rows: Tensor
+
+    def __init__(
+        self, pi: Tensor, mean: Tensor, scale: Tensor, shift: Tensor, rows: Tensor, axis: int, threshold: float
+    ) -> None:
+        super().__init__()
+        names = ("pi", "mean", "scale", "shift", "rows")
+        for name, values in zip(names, (pi, mean, scale, shift, rows), strict=True):
+            self.register_buffer(name, values.detach().clone().to(pi.device))
+        self.axis, self.threshold = axis, threshold
+        self._is_plain = rows.shape[1] == 1 and bool((rows[:, 0] == torch.arange(len(rows))).all())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The input with every unit multiplied."""
+        return x * self.multipliers(x)
+
+    def multipliers(self, x: Tensor) -> Tensor:
+        """Multipliers that broadcast with an input (batch, ...)."""
+        along = self.axis % x.ndim
+        rest = [axis for axis in range(1, x.ndim) if axis != along]
+        means = x.mean(rest) if rest else x
+        plain = self._is_plain and len(self.rows) == means.shape[1]
+        features = means if plain else means[:, self.rows].mean(-1)
+        values = self.pi * (self.scale * (features - self.mean) + self.shift).clamp(EPS, 1 - EPS)
+        values = values * (values > self.threshold)
+        if not plain:
+            values = torch.ones_like(means).index_copy(1, self.rows.reshape(-1), _spread(values, self.rows.shape[1]))
+        shape = [1] * x.ndim
+        shape[0], shape[along] = values.shape
+        return values.view(shape)
+
+
+class RunTimeReader(nn.Module):
+    """A layer behind a gate; a linear one computes for a single example with the features that the gate keeps alone.
+
+    It does so if they are no more than the share ``few`` of all, for it takes time to pick them out.
+    """
+
+    def __init__(self, gate: RunTimeGate, layer: nn.Module, few: float = FEW) -> None:
+        super().__init__()
+        self.gate, self.layer, self.few = gate, layer, few
+        self._columns: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer's output for the gated input."""
+        gated = self.gate(x)
+        alone = x.shape[0] == 1 and x.ndim == 2 and not self.training and not torch.compiler.is_compiling()
+        if not alone or not isinstance(self.layer, nn.Linear):
+            output: Tensor = self.layer(gated)
+            return output
+        index = gated[0].nonzero().squeeze(1)
+        if len(index) > self.few * gated.shape[1]:
+            return F.linear(gated, self.layer.weight, self.layer.bias)
+        values = gated[0].index_select(0, index)
+        columns = self._by_feature().index_select(0, index)
+        product: Tensor = values.unsqueeze(0) @ columns
+        bias: Tensor | None = self.layer.bias
+        return product if bias is None else product + bias
+
+    def _by_feature(self) -> Tensor:
+        """The weight with a row for each feature, so that those that are kept lie together."""
+        weight = self.layer.weight
+        assert isinstance(weight, Tensor)
+        if self._columns is None or self._columns.device != weight.device or self._columns.dtype != weight.dtype:
+            self._columns = weight.detach().t().contiguous()
+        return self._columns
+
+
+def _spread(values: Tensor, times: int) -> Tensor:
+    """Each unit's value (batch, units) once for every row it has."""
+    return values.unsqueeze(-1).expand(*values.shape, times).flatten(1)

@@ -1,0 +1,189 @@
+"""Where gates sit: on what the readers of a group take in, or on the single features that a linear layer reads."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nestling.errors import ArgumentError
+from nestling.network.group import Group, Groups, Slice
+from nestling.network.modes import in_mode
+
+_READERS: dict[type[nn.Module], tuple[int, int]] = {
+    nn.Linear: (1, -1),
+    nn.Conv1d: (1, 1),
+    nn.Conv2d: (1, 1),
+    nn.Conv3d: (1, 1),
+    nn.ConvTranspose1d: (0, 1),
+    nn.ConvTranspose2d: (0, 1),
+    nn.ConvTranspose3d: (0, 1),
+}
+"""Layers whose input can be gated: the axis of the weight that reads, and the axis of the input that it reads along."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """The layer at ``path`` reads each unit of a site at ``rows`` (size, rows per unit) along ``axis`` of its input.
+
+    ``weight_axis`` is the axis of its weight that they meet.
+    """
+
+    path: str
+    axis: int
+    weight_axis: int
+    rows: Tensor = field(repr=False)
+    num_features: int
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether the units are the features, one by one and in order."""
+        return self.rows.shape == (self.num_features, 1) and bool((self.rows[:, 0].diff() == 1).all())
+
+    @cached_property
+    def unit_of(self) -> Tensor:
+        """The unit (num_features,) that each feature belongs to, and ``size`` for those that belong to none."""
+        size = self.rows.shape[0]
+        unit = torch.full((self.num_features,), size)
+        unit[self.rows] = torch.arange(size).unsqueeze(1).expand(self.rows.shape)
+        return unit
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place for a gate: ``size`` units with all that read them; ``group`` is None for single features of a layer."""
+
+    name: str
+    size: int
+    readers: tuple[Reader, ...]
+    group: Group | None = None
+
+
+def find_sites(
+    module: nn.Module, groups: Groups, *, inputs: bool = False, exclude: Collection[str] = ()
+) -> tuple[list[Site], dict[str, str]]:
+    """The sites of a network, and why each group that has none can't be gated.
+
+    ``inputs`` adds one for the features of every linear layer that reads something else than the units of one group,
+    each by itself: the network's own input, or channels that were flattened. ``exclude`` names modules to leave alone.
+    """
+    sites, left = [], {group.name: str(group.frozen_because) for group in groups.frozen}
+    shared = _shared(module)
+    for group in groups.free:
+        reading = [piece for piece in group.slices if piece.reads]
+        refusal = _refusal(module, group, reading, shared)
+        if refusal is None:
+            sites.append(Site(group.name, group.size, tuple(_reader(module, piece) for piece in reading), group))
+        else:
+            left[group.name] = refusal
+    if inputs:
+        alone = {reader.path for site in sites for reader in site.readers if reader.is_plain}
+        others = _feature_sites(module, alone, shared)
+        sites += [site for site in others if not _is_within(site.readers[0].path, exclude)]
+    return sites, left
+
+
+def layer_sites(module: nn.Module) -> list[Site]:
+    """A site at the input of every layer whose input can be gated."""
+    sites = []
+    for path, layer in module.named_modules():
+        known = _READERS.get(type(layer))
+        if known is not None and getattr(layer, "groups", 1) == 1:
+            weight = layer.weight
+            assert isinstance(weight, Tensor)
+            size = weight.shape[known[0]]
+            rows = torch.arange(size).unsqueeze(1)
+            sites.append(Site(f"{path}.input", size, (Reader(path, known[1], known[0], rows, size),)))
+    return sites
+
+
+def check_called(
+    module: nn.Module, sites: Sequence[Site], call: tuple[tuple[Any, ...], dict[str, Any]]
+) -> tuple[list[Site], dict[str, str]]:
+    """Of the sites those whose readers are called as layers, with a batch; the others with the reason why not."""
+    seen: set[str] = set()
+    paths = {reader.path for site in sites for reader in site.readers}
+    handles = [
+        module.get_submodule(path).register_forward_pre_hook(lambda _module, _args, path=path: seen.add(path))
+        for path in paths
+    ]
+    try:
+        with torch.no_grad(), in_mode(module, training=False):
+            module(*call[0], **call[1])
+    finally:
+        for handle in handles:
+            handle.remove()
+    good = [site for site in sites if all(reader.path in seen for reader in site.readers)]
+    names = {site.name for site in good}
+    left = {site.name: "code reads the weights of a layer without calling it" for site in sites}
+    return good, {name: why for name, why in left.items() if name not in names}
+
+
+def chosen_sites(sites: Sequence[Site], left: dict[str, str], only: Collection[str] | None) -> list[Site]:
+    """The sites asked for; refuses names that are none, and a network that has no site at all."""
+    if isinstance(only, str):
+        raise ArgumentError("only", repr(only), "a tuple of names", f"Write ({only!r},).")
+    known = {site.name: site for site in sites}
+    for name in only or ():
+        if name in left:
+            raise ArgumentError("only", repr(name), "something that can be pruned", f"It can't: {left[name]}.")
+        if name not in known:
+            raise ArgumentError("only", repr(name), f"out of {', '.join(known)}", "Check its spelling.")
+    found = [site for site in sites if only is None or site.name in only]
+    if not found:
+        why = "; ".join(f"{name}: {reason}" for name, reason in left.items()) or "there is no layer in it"
+        advice = 'Prune its weights instead (structure="weights"), or gate its inputs (inputs=True).'
+        raise ArgumentError("module", f"a network without units to prune ({why})", "one with some", advice)
+    return found
+
+
+def _feature_sites(module: nn.Module, alone: set[str], shared: set[int]) -> Iterator[Site]:
+    for path, layer in module.named_modules():
+        if type(layer) is nn.Linear and path and path not in alone and id(layer.weight) not in shared:
+            size = layer.in_features
+            yield Site(f"{path}.input", size, (Reader(path, -1, 1, torch.arange(size).unsqueeze(1), size),))
+
+
+def _is_within(path: str, names: Collection[str]) -> bool:
+    """Whether a module is one of those named, or part of one."""
+    return any(f"{path}.".startswith(f"{name}.") for name in names)
+
+
+def _refusal(module: nn.Module, group: Group, reading: Sequence[Slice], shared: set[int]) -> str | None:
+    """Why a group can't be gated, None if it can."""
+    if not group.exact:
+        return "a norm runs over its units, so that each of them changes the others"
+    if not reading:
+        return "no layer reads it"
+    for piece in reading:
+        path, _, key = piece.tensor.rpartition(".")
+        layer = module.get_submodule(path)
+        known = _READERS.get(type(layer))
+        if known is None or key != "weight":
+            return f"it is read by {piece.tensor}, of a {type(layer).__name__}"
+        if piece.axis != known[0] or getattr(layer, "groups", 1) != 1:
+            return f"{path} reads it in groups"
+        if id(layer.weight) in shared:
+            return f"{path} shares its weight with another layer"
+    return None
+
+
+def _reader(module: nn.Module, piece: Slice) -> Reader:
+    path = piece.tensor.rpartition(".")[0]
+    layer = module.get_submodule(path)
+    weight_axis, axis = _READERS[type(layer)]
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    return Reader(path, axis, weight_axis, piece.rows, weight.shape[weight_axis])
+
+
+def _shared(module: nn.Module) -> set[int]:
+    """Weights that several modules hold."""
+    seen: set[int] = set()
+    shared: set[int] = set()
+    for part in module.modules():
+        for parameter in part.parameters(recurse=False):
+            (shared if id(parameter) in seen else seen).add(id(parameter))
+    return shared

@@ -1,0 +1,132 @@
+"""Linear layers whose weight is mostly zeros: stored as a bit mask or by rows, and run as whichever form is faster."""
+
+import warnings
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nestling.arguments import probability
+
+FASTER_BELOW = 0.05
+"""Share of weights left below which the rows are multiplied instead of the whole matrix: see benchmarks/sparse.py."""
+SMALL_BELOW = 2**17
+"""Matrices of fewer entries are always multiplied whole: the call alone costs more than they do."""
+
+
+class SparseLinear(nn.Module):
+    """y = x w^T + b for a weight of which only the entries that are not zero are stored.
+
+    ``values`` has them row by row; where they are is ``mask`` (a bit for each entry) or ``columns`` and ``starts``
+    (the column of each, and where each row starts), whichever takes fewer bytes. A matrix that is dense or small is
+    multiplied as a whole, and ``as_rows`` says so.
+    """
+
+    values: Tensor
+    mask: Tensor | None
+    columns: Tensor | None
+    starts: Tensor | None
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, as_rows: bool | None = None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        kept = weight != 0
+        num_kept = int(kept.sum())
+        self.register_buffer("values", weight.detach()[kept].clone())
+        counts = torch.cat([torch.zeros(1, dtype=torch.int64, device=weight.device), kept.sum(1).cumsum(0)])
+        columns = kept.nonzero()[:, 1].to(_narrowest(self.in_features))
+        by_rows = columns.numel() * columns.element_size() + 4 * len(counts)
+        bits = pack_bits(kept)
+        as_bits = bits.numel() <= by_rows
+        self.register_buffer("mask", bits if as_bits else None)
+        self.register_buffer("columns", None if as_bits else columns)
+        self.register_buffer("starts", None if as_bits else counts.to(torch.int32))
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        few = num_kept < FASTER_BELOW * weight.numel() and weight.numel() >= SMALL_BELOW
+        self.as_rows = few if as_rows is None else as_rows
+        self._ready: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer's output for an input (..., in_features)."""
+        weight = self._weight()
+        if not self.as_rows:
+            return F.linear(x, weight, self.bias)
+        flat = x.reshape(-1, self.in_features)
+        product = weight @ flat[0] if len(flat) == 1 else (weight @ flat.t()).t()
+        product = product if self.bias is None else product + self.bias
+        return product.reshape(*x.shape[:-1], self.out_features)
+
+    def dense(self) -> Tensor:
+        """The weight (out_features, in_features) with its zeros."""
+        weight = self.values.new_zeros(self.out_features, self.in_features)
+        weight[self._kept()] = self.values
+        return weight
+
+    def num_bytes(self) -> int:
+        """Bytes that the layer takes at rest."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.buffers())
+
+    def _kept(self) -> Tensor:
+        if self.mask is not None:
+            return unpack_bits(self.mask, self.out_features * self.in_features).view(self.out_features, -1)
+        assert self.columns is not None
+        assert self.starts is not None
+        kept = torch.zeros(self.out_features, self.in_features, dtype=torch.bool, device=self.values.device)
+        rows = torch.repeat_interleave(torch.arange(self.out_features, device=kept.device), self.starts.diff())
+        kept[rows, self.columns.long()] = True
+        return kept
+
+    def _weight(self) -> Tensor:
+        """The weight in the form that is multiplied, made when it is first needed."""
+        if self._ready is None or self._ready.device != self.values.device or self._ready.dtype != self.values.dtype:
+            with warnings.catch_warnings(action="ignore", category=UserWarning):  # torch calls its sparse rows a beta
+                self._ready = self.dense().to_sparse_csr() if self.as_rows else self.dense()
+        return self._ready
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows of the layer."""
+        left = self.values.numel() / (self.in_features * self.out_features)
+        return f"in_features={self.in_features}, out_features={self.out_features}, left={left:.2%}"
+
+
+def to_sparse(network: nn.Module, below: float = 0.5) -> nn.Module:
+    """A copy of a network in which linear layers that keep less than a share of their weights are sparse."""
+    probability("below", below)
+    copy = nn.ModuleList([deepcopy(network)])
+    for path, layer in list(copy.named_modules()):
+        if type(layer) is nn.Linear and float((layer.weight != 0).float().mean()) < below:
+            copy.set_submodule(path, SparseLinear(layer.weight, layer.bias).train(layer.training))
+    return copy[0]
+
+
+def to_dense(network: nn.Module) -> nn.Module:
+    """A copy of a network with plain linear layers instead of sparse ones: what exporters take."""
+    copy = nn.ModuleList([deepcopy(network)])
+    for path, layer in list(copy.named_modules()):
+        if isinstance(layer, SparseLinear):
+            plain: nn.Module = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
+            plain.weight = nn.Parameter(layer.dense())
+            if layer.bias is not None:
+                plain.bias = nn.Parameter(layer.bias.clone())
+            copy.set_submodule(path, plain.train(layer.training))
+    return copy[0]
+
+
+def pack_bits(flags: Tensor) -> Tensor:
+    """Flags as bytes of eight each, the first flag the lowest bit."""
+    flat = flags.reshape(-1)
+    padded = F.pad(flat, (0, -len(flat) % 8)).view(-1, 8).to(torch.uint8)
+    return (padded << torch.arange(8, dtype=torch.uint8, device=flags.device)).sum(1, dtype=torch.uint8)
+
+
+def unpack_bits(packed: Tensor, number: int) -> Tensor:
+    """The first ``number`` flags that were packed."""
+    bits = (packed.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8, device=packed.device)) & 1
+    return bits.reshape(-1)[:number].bool()
+
+
+def _narrowest(size: int) -> torch.dtype:
+    """The smallest type that numbers below ``size`` fit in."""
+    return torch.uint8 if size <= 2**8 else torch.int16 if size <= 2**15 else torch.int32

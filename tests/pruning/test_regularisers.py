@@ -1,0 +1,52 @@
+"""The dropout family: its noise in train mode against the closed forms, and none of it in eval mode."""
+
+from typing import get_args
+
+import pytest
+import torch
+from pruning_networks import examples, mlp, small_mlp
+from torch import nn
+
+from nestling.errors import ArgumentError
+from nestling.pruning.comparison import difference
+from nestling.pruning.regularisers import Regulariser, regularised, regulariser_recipe
+from nestling.training import Recipe, train
+
+NAMES = get_args(Regulariser)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_noise_in_eval_mode(name):
+    module, x = mlp()
+    nested = regularised(module, x, name)
+    assert difference(nested, module, (x,), {}) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "gaussian", "gaussian_local"])
+def test_the_variance_of_one_layer(name):
+    """All three have the same mean and variance on a linear layer's output: p / (1 - p) sum (w x)^2."""
+    torch.manual_seed(0)
+    layer = nn.Linear(5, 2)
+    x = torch.randn(5)
+    nested = regularised(nn.Sequential(layer), x[None], name, input_drop_prob=0.4).train()
+    with torch.no_grad():
+        draws = nested(x.expand(40000, 5))
+        mean = layer(x)
+        variance = 0.4 / 0.6 * (layer.weight * x).square().sum(1)
+    torch.testing.assert_close(draws.mean(0), mean, atol=0.02, rtol=0)
+    torch.testing.assert_close(draws.var(0), variance, atol=0, rtol=0.05)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_one_of_them_trains(name):
+    data = examples()
+    nested = regularised(small_mlp(), torch.zeros(2, 6), name)
+    recipe = regulariser_recipe(name, Recipe(epochs=1, batch_size=40, samples=1))
+    run = train(nested, (data, data), recipe, quiet=True)
+    assert run.recipe.weight_kl == ("hierarchical" if name == "vbd" else "log_uniform")
+    assert (run.log[-1]["kappa"] > 0) == (name in ("concrete", "variational", "vbd"))
+
+
+def test_a_name_that_is_none():
+    with pytest.raises(ArgumentError, match="name: got 'dropconnect'"):
+        regularised(*mlp(), "dropconnect")
