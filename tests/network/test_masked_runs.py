@@ -260,7 +260,13 @@ def test_what_nest_was_called_with_nests_again():
         "sampling": "shared",
     }
     nested = nl.nest(Residual(), torch.zeros(2, 4), **options)
-    assert nested.made_with == options | {"kinds": ["neuron"], "exclude": ["last"], "only": None}
+    assert nested.made_with == options | {
+        "kinds": ["neuron"],
+        "exclude": ["last"],
+        "only": None,
+        "bits": None,
+        "private": [],
+    }
     again = nl.nest(Residual(), torch.zeros(2, 4), **nested.made_with)
     assert repr(again.groups) == repr(nested.groups)
     assert again.made_with == nested.made_with

@@ -13,7 +13,7 @@ from nestling.arguments import count
 from nestling.errors import ArgumentError, DtypeError
 from nestling.network.cut import Cut
 from nestling.network.dorefa import MOST_BITS, quantise_dorefa
-from nestling.network.group import Group, Groups
+from nestling.network.group import BIT_SUFFIX, Group, Groups
 from nestling.network.layers import mean_name
 from nestling.network.modes import in_mode
 from nestling.network.quantiser import HOWS, NUM_PAIRS, How, fitted_log_tau, quantise, quantise_masked
@@ -22,8 +22,6 @@ from nestling.network.tensors import Holders
 QuantiserName = Literal["steps", "dorefa"]
 FIRST_SHARPNESS, LAST_SHARPNESS = 20.0, 2000.0
 """Sharpness that annealed steps start from, and the most that they reach (Quantization Networks)."""
-BIT_SUFFIX = ".bits"
-"""What the name of a group of bits ends with, after that of its first layer."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from nestling.arguments import count
 from nestling.errors import ArgumentError
-from nestling.network.group import KINDS, Group, Groups, Kind
+from nestling.network.group import BIT_SUFFIX, KINDS, Group, Groups, Kind
 
 
 class Choice:
@@ -38,7 +38,8 @@ class Choice:
         self.num_blocks, self.num_always = num_blocks, num_always
         self.layers = layers
         self.kinds, self.where = tuple(kinds), where
-        self.exclude, self.only = tuple(exclude), only
+        self.exclude = tuple(exclude)
+        self.only = None if only is None else [name for name in only if not name.endswith(BIT_SUFFIX)]
 
     def apply(self, found: list[Group], names: Mapping[str, str]) -> Groups:
         """The groups with blocks of their own, each not chosen one saying so.

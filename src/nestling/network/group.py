@@ -11,6 +11,8 @@ from nestling.errors import ArgumentError
 
 Kind = Literal["neuron", "channel", "head", "path", "layer", "bit"]
 KINDS: tuple[Kind, ...] = ("neuron", "channel", "head", "path", "layer", "bit")
+BIT_SUFFIX = ".bits"
+"""What the name of a group of bits ends with, after that of its first layer; ``only`` leaves such names to them."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from nestling.arguments import real_tensor
 from nestling.distributions.orders import Downhill, Geometric, Order, Uniform
 from nestling.errors import ArgumentError, DtypeError
-from nestling.network.bits import BIT_SUFFIX, Bits, bit_groups, of_posteriors, with_bit_groups
+from nestling.network.bits import Bits, bit_groups, of_posteriors, with_bit_groups
 from nestling.network.choice import Choice
 from nestling.network.discovery import discover
 from nestling.network.group import Groups, Kind, Slice
@@ -63,8 +63,7 @@ def nest(
     """
     _check_module(module)
     chosen_bits = _chosen_bits(bits, kinds, rescale)
-    units_only = None if only is None else [name for name in only if not name.endswith(BIT_SUFFIX)]
-    choice = Choice(num_blocks, num_always, kinds, where, exclude, units_only, layers)
+    choice = Choice(num_blocks, num_always, kinds, where, exclude, only, layers)
     args, kwargs = as_call(example)
     maker = _order_maker(order)
     if weights not in (None, "gaussian"):
