@@ -13,6 +13,7 @@ import traceback
 from collections import Counter
 from contextlib import contextmanager
 from copy import deepcopy
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -836,7 +837,9 @@ def test_a_folder_does_not_say_where_data_is_fetched_to(world, monkeypatch, more
         {("data", "loaded_with"): {"source": "mnist", "validation": 0.1, "hold_out": [], "seed": 0} | more},
     )
     sign_again(world.run)
-    monkeypatch.setattr(commands.sets, "load", lambda **given: pytest.fail(f"loaded with {given}"))
+    monkeypatch.setattr(
+        import_module("nestling.commands.training").sets, "load", lambda **given: pytest.fail(f"loaded with {given}")
+    )
     assert attempt(world, evaluated, "complete", strict=True) == "refused"
 
 
