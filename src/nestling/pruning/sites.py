@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nestling.errors import ArgumentError
 from nestling.network.group import Group, Groups, Slice
+from nestling.network.layers.convert import shared_weights
 from nestling.network.modes import in_mode
 
 _READERS: dict[type[nn.Module], tuple[int, int]] = {
@@ -70,7 +71,7 @@ def find_sites(
     each by itself: the network's own input, or channels that were flattened. ``exclude`` names modules to leave alone.
     """
     sites, left = [], {group.name: str(group.frozen_because) for group in groups.frozen}
-    shared = _shared(module)
+    shared = shared_weights(module)
     for group in groups.free:
         reading = [piece for piece in group.slices if piece.reads]
         refusal = _refusal(module, group, reading, shared)
@@ -177,13 +178,3 @@ def _reader(module: nn.Module, piece: Slice) -> Reader:
     weight = layer.weight
     assert isinstance(weight, Tensor)
     return Reader(path, axis, weight_axis, piece.rows, weight.shape[weight_axis])
-
-
-def _shared(module: nn.Module) -> set[int]:
-    """Weights that several modules hold."""
-    seen: set[int] = set()
-    shared: set[int] = set()
-    for part in module.modules():
-        for parameter in part.parameters(recurse=False):
-            (shared if id(parameter) in seen else seen).add(id(parameter))
-    return shared

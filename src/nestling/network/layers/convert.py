@@ -37,7 +37,7 @@ def make_variational(module: nn.Module, exclude: Collection[str], sampling: Samp
     Layers whose weight another module holds too are left as they are, since a mean is not a tie; so are layers that
     compute their weight (pruned, normalised), that hold more than weight and bias, or whose ``forward`` was replaced.
     """
-    shared = _shared_weights(module)
+    shared = shared_weights(module)
     excluded = {part for path, part in module.named_modules(remove_duplicate=False) if _weight_within(path, exclude)}
     replaced = []
 
@@ -94,7 +94,8 @@ def _is_ordinary(layer: nn.Module) -> bool:
     return own and "forward" not in vars(layer)
 
 
-def _shared_weights(module: nn.Module) -> set[int]:
+def shared_weights(module: nn.Module) -> set[int]:
+    """The identities of parameters that several modules hold."""
     seen: set[int] = set()
     shared: set[int] = set()
     for part in module.modules():
