@@ -1,6 +1,5 @@
 """The processes that share a run: which of them this is, and how they give each other what they found."""
 
-import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -10,6 +9,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # later, it would keep the group there is then: threads that abort an ending interpreter
 from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
@@ -128,13 +128,6 @@ ALONE = Processes()
 _SIGNS = ("gloo", "nccl", "peer", "connect", "socket", "timed out", "store")
 """Words of the errors with which an exchange between processes fails."""
 
-_BEFORE_A_GROUP = ("torch.distributed.nn", "torch.distributed.optim")
-"""Modules whose functions have the group of the moment they are imported as a default.
-
-Imported while there is one, they keep it for ever: its threads then outlive ``destroy_process_group`` and, now and
-then, abort the process while the interpreter ends.
-"""
-
 
 def local_rank() -> int:
     """Which of the processes on this machine this is."""
@@ -159,8 +152,6 @@ def connected() -> Iterator[Processes]:
     if current() != ALONE or int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
         yield current()
         return
-    for module in _BEFORE_A_GROUP:
-        importlib.import_module(module)
     if torch.cuda.is_available():
         torch.cuda.set_device(local_rank())
     with Processes(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])).together():
