@@ -99,8 +99,8 @@ def run(kind: str, seed: int, epochs: int) -> dict[str, Any]:
 def images(seed: int) -> Data:
     """CIFAR-10, less of it: what a core trains and scores in minutes."""
     data = nl.data.load("cifar10", validation=SEARCHED, seed=seed)
-    fewer = {name: data.split(name).subset(torch.arange(n)) for name, n in (("train", TRAINED), ("test", TESTED))}
-    return replace(data, **fewer)
+    train, test = (data.split(name).subset(torch.arange(n)) for name, n in (("train", TRAINED), ("test", TESTED)))
+    return replace(data, train=train, test=test)
 
 
 def removable(nested: Nested) -> int:
