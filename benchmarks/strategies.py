@@ -11,7 +11,7 @@ from torch import nn
 
 import nestling as nl
 from nestling.data import Data
-from nestling.network import Nested
+from nestling.network import Cut, Nested
 from nestling.prediction import ClassScores
 
 BUDGETS = (0.1, 0.2, 0.35, 0.5, 0.7)
@@ -24,23 +24,25 @@ def mlp() -> nn.Module:
     return nl.models.build("mlp", hidden=[512, 128], in_features=784, num_classes=10)
 
 
-def lenet() -> nn.Module:
-    return nl.models.build("lenet5_caffe")
+def vgg() -> nn.Module:
+    return nl.models.build("vgg11", width=0.25).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], str, int, int]] = {
-    "mlp": (mlp, "mnist", 16, 3),
-    "lenet5": (lenet, "fashion_mnist", 8, 1),
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], str, tuple[int, ...], int, int]] = {
+    "mlp": (mlp, "mnist", (1, 28, 28), 16, 3),
+    "vgg11": (vgg, "cifar10", (3, 32, 32), 8, 4),
 }
-"""The network, its data, its number of blocks and its epochs."""
+"""The network, its data and the shape of an example, its number of blocks and its epochs."""
+VALIDATED = 2000
+"""Images that cuts are scored on."""
 
 
 def trained(name: str) -> tuple[Nested, Data]:
-    make, source, num_blocks, epochs = NETWORKS[name]
+    make, source, shape, num_blocks, epochs = NETWORKS[name]
     torch.manual_seed(0)
-    data = nl.data.load(source)
+    data = nl.data.load(source, validation=VALIDATED)
     options: dict[str, Any] = {"order": "uniform", "weights": None, "num_blocks": num_blocks, "num_always": 1}
-    nested = nl.nest(make(), torch.zeros(2, 1, 28, 28), **options)
+    nested = nl.nest(make(), torch.zeros(2, *shape), **options)
     nl.train(nested, data, nl.Recipe(epochs=epochs, batch_size=256), quiet=True)
     return nested, data
 
@@ -51,10 +53,16 @@ def found(nested: Nested, data: Data, strategy: str, seed: int, **options: Any) 
     curve = nl.search(nested, data.batches("validation", 1000), "macs", seed=seed, num_points=40, **more)
     whole = max(row.macs for row in curve.rows)
     rows = [curve.row_under(macs=share * whole) for share in BUDGETS]
-    scores = nl.evaluate(nested, data.batches("test", 1000), cut=[row.cut for row in rows], samples=0)
-    assert isinstance(scores, list)
-    accuracy = [100 * own.accuracy for own in scores if isinstance(own, ClassScores)]
+    accuracy = [tested(nested, data, row.cut) for row in rows]
     return {"cuts": curve.num_evaluations, "validation": [100 * row.score for row in rows], "test": accuracy}
+
+
+def tested(nested: Nested, data: Data, cut: Cut) -> float:
+    """Test accuracy of a cut in percent, its norms recalibrated."""
+    nl.recalibrate(nested, data.batches("train", 128, shuffle=True), cut, num_batches=8)
+    scores = nl.evaluate(nested, data.batches("test", 1000), cut=cut, samples=0)
+    assert isinstance(scores, ClassScores)
+    return 100 * scores.accuracy
 
 
 def compared(name: str, seeds: int) -> dict[str, list[dict[str, Any]]]:

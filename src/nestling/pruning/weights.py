@@ -17,8 +17,8 @@ from nestling.pruning.sites import Reader, Site
 
 START_LOG_SIGMA2 = -10.0
 """log sigma^2 that every weight starts from, in both released codes of sparse VD."""
-NO_NOISE = -100.0
-"""log sigma^2 of a weight that is gone: a standard deviation of 2e-22."""
+NO_NOISE = -80.0
+"""log sigma^2 of a weight that is gone: a standard deviation of 4e-18, and no products so small that they are slow."""
 
 
 def with_noise(module: nn.Module, example: Any, exclude: Sequence[str] = ()) -> Nested:  # noqa: ANN401
