@@ -48,7 +48,7 @@ EXPERIMENTS = {
         "resnext_cifar", _RESNEXT, {"kinds": ("path",), "num_blocks": 8, "num_always": 1}, searching=_BEAM
     ),
     "channel": Experiment(
-        "mobilenet_v2", _MOBILENET, {"kinds": ("channel",), "num_blocks": 8, "num_always": 3}, searching=_BEAM
+        "mobilenet_v2", _MOBILENET, {"kinds": ("channel",), "num_blocks": 8, "num_always": 3}, strategy="dynamic"
     ),
     "bit": Experiment("mobilenet_v2", _MOBILENET, {"kinds": ("bit",), "bits": nl.Bits(num_groups=7)}, searching=_BEAM),
     "channel and bit": Experiment(

@@ -9,9 +9,10 @@ from torch import nn
 
 from nestling.distributions.gates import GaussianGate
 from nestling.errors import NestlingError
+from nestling.prediction import predict
 from nestling.pruning.comparison import difference
-from nestling.pruning.cutting import KeptInputs, cut_out, joined
-from nestling.pruning.gated import gated, gates_in
+from nestling.pruning.cutting import KeptInputs, cut_out, joined, with_folded
+from nestling.pruning.gated import Gates, gated, gates_in
 
 
 def random_gates(sites, seed=0, share=0.5):
@@ -41,11 +42,48 @@ def test_extracted_network_is_the_gated_one(name, inputs):
     base, sites = based(module, x, inputs=inputs)
     for seed in range(2):
         gates = random_gates(sites, seed)
-        whole = gated(module, x, sites, gates, None).eval()
+        whole = gated(module, x, Gates(sites, gates, None)).eval()
         small = taken(base, sites, gates).network
         assert difference(whole, small, (normal(*x.shape, seed=9),), {}) < 1e-9
         before, after = (sum(p.numel() for p in own.parameters()) for own in (module, small))
         assert after < before
+
+
+class _Known(GaussianGate):
+    """A gate whose draws are known: the square of its mean."""
+
+    def sample(self, features, generator=None):
+        return self.posterior.mean.square().expand_as(features)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_extracted_network_keeps_the_noise_of_its_gates(name):
+    module, x = NETWORKS[name]()
+    base, sites = based(module, x, inputs=True)
+    gates = random_gates(sites)
+    for gate in gates:
+        gate.__class__ = _Known
+    held = Gates(sites, gates, None)
+    whole = gated(module, x, held)
+    cut = taken(base, sites, gates)
+    noisy = with_folded(held, cut, x)
+    inputs = normal(*x.shape, seed=9)
+    assert difference(noisy.eval(), cut.network, (inputs,), {}) == 0
+    with whole.drawing(), noisy.drawing():
+        assert difference(whole.eval(), noisy, (inputs,), {}) < 1e-9
+        assert difference(noisy, cut.network, (inputs,), {}) > 1e-3
+
+
+def test_samples_of_a_gated_network_differ_and_their_mean_is_the_plain_answer():
+    module, x = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3)).double(), normal(4, 6)
+    _, sites = based(module, x)
+    whole = gated(module, x, Gates(sites, [GaussianGate(6, log_sigma2=-1.0).double()], None))
+    with torch.no_grad(), whole.eval().drawing():
+        answers = torch.stack([whole(x) for _ in range(4000)])
+    error = answers.mean(0) - module(x)
+    assert (error.abs() < 5 * answers.std(0) / 4000**0.5 + 1e-9).all()
+    assert (answers.std(0) > 1e-3).all()
+    assert (predict(whole, x, samples=6, keep_samples=True).samples.std(0) > 1e-4).all()
 
 
 def test_gated_network_is_the_one_with_masks_written_out():
@@ -60,7 +98,7 @@ def test_gated_network_is_the_one_with_masks_written_out():
         h = module[6](module[5](module[4](module[3](h)))) * second.view(1, -1, 1, 1)
         h = module[9](module[8](h.flatten(1) * flat)) * hidden
         expected = module[10](h)
-        found = gated(module, x, sites, list(gates.values()), None).eval()(x)
+        found = gated(module, x, Gates(sites, list(gates.values()), None)).eval()(x)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -73,7 +111,7 @@ def test_a_gate_after_the_norm_is_not_a_gate_before_it():
         mask = (gates[0].posterior.mean * gates[0].keep()).view(1, -1, 1, 1)
         early = nn.Sequential(module[0], _Times(mask), *module[1:])(x)
         late = nn.Sequential(*module[:3], _Times(mask), *module[3:])(x)
-        found = gated(module, x, sites[:1], gates[:1], None).eval()(x)
+        found = gated(module, x, Gates(sites[:1], gates[:1], None)).eval()(x)
     torch.testing.assert_close(found, late, rtol=1e-12, atol=1e-12)
     assert (found - early).abs().max() > 1e-3
 
@@ -93,7 +131,9 @@ def test_all_readers_of_a_stream_share_a_draw():
     stream = next(site for site in sites if len(site.readers) > 1)
     assert {reader.path for reader in stream.readers} == {"first.2", "second.2", "head"}
     seen = []
-    whole = gated(module, x, sites, [GaussianGate(site.size, log_sigma2=0.0).double() for site in sites], None).train()
+    whole = gated(
+        module, x, Gates(sites, [GaussianGate(site.size, log_sigma2=0.0).double() for site in sites], None)
+    ).train()
     held = gates_in(whole)
     with held.watch(lambda name, multipliers: seen.append((name, multipliers))):
         whole.module(x)
@@ -107,7 +147,9 @@ def test_all_readers_of_a_stream_share_a_draw():
 def test_draws_are_for_each_example_and_gradients_reach_the_gate():
     module, x = mlp()
     _, sites = based(module, x)
-    whole = gated(module, x, sites, [GaussianGate(site.size, log_sigma2=0.0).double() for site in sites], None).train()
+    whole = gated(
+        module, x, Gates(sites, [GaussianGate(site.size, log_sigma2=0.0).double() for site in sites], None)
+    ).train()
     same = x[:1].expand(4, -1)
     output = whole(same)
     assert (output[0] - output[1]).abs().max() > 1e-6
@@ -120,7 +162,7 @@ def test_the_module_is_left_as_it_was():
     before = deepcopy(module.state_dict())
     base, sites = based(module, x, inputs=True)
     gates = random_gates(sites)
-    whole = gated(module, x, sites, gates, None)
+    whole = gated(module, x, Gates(sites, gates, None))
     taken(base, sites, gates)
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
     assert not any(part._forward_pre_hooks for part in module.modules())

@@ -10,7 +10,7 @@ from nestling.distributions.gates import BetaBernoulli, DependentBetaBernoulli
 from nestling.pruning.comparison import difference
 from nestling.pruning.cutting import cut_out, joined
 from nestling.pruning.dependent import in_use, run_time_network, with_dependence, with_one_reader
-from nestling.pruning.gated import gated, gates_in
+from nestling.pruning.gated import Gates, gated, gates_in
 from nestling.pruning.run_time import RunTimeGate, RunTimeReader
 from nestling.training import Recipe
 
@@ -22,7 +22,7 @@ def dependent(name, seed=0, inputs=True):
     module, x = NETWORKS[name]()
     base, sites = based(module, x, inputs=inputs)
     sites, left = with_one_reader(sites)
-    whole = gated(module, x, sites, [BetaBernoulli(site.size, raw_a=1.0) for site in sites], THRESHOLD)
+    whole = gated(module, x, Gates(sites, [BetaBernoulli(site.size, raw_a=1.0) for site in sites], THRESHOLD))
     with torch.no_grad():
         for number, gate in enumerate(gates_in(whole).by_name.values()):
             gate.raw_a.copy_(torch.where(torch.rand(gate.num_units, generator=seeded(seed + number)) < 0.3, -9.0, 1.0))
@@ -99,7 +99,7 @@ def test_units_that_no_example_uses_are_given_up():
 def test_the_second_stage_holds_pi_fixed():
     module, x = NETWORKS["mlp"]()
     _, sites = based(module, x)
-    first = gated(module, x, sites, [BetaBernoulli(site.size) for site in sites], THRESHOLD)
+    first = gated(module, x, Gates(sites, [BetaBernoulli(site.size) for site in sites], THRESHOLD))
     second = with_dependence(first)
     assert all(isinstance(gate, DependentBetaBernoulli) for gate in gates_in(second).by_name.values())
     learned = {name for name, p in gates_in(second).named_parameters() if p.requires_grad}

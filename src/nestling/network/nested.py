@@ -88,8 +88,8 @@ class Nested(nn.Module):
 
     @contextmanager
     def drawing(self) -> Iterator["Nested"]:
-        """Draw weights in eval mode too inside the block; everything else stays in eval mode."""
-        with drawing(self.module):
+        """Draw weights and gates in eval mode too inside the block; everything else stays in eval mode."""
+        with drawing(self):
             yield self
 
     def sample_cut(self, generator: torch.Generator | None = None) -> Cut:

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from nestling.arguments import real_tensor
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.network.cut import Cut
-from nestling.network.layers import VariationalLayer, drawing
+from nestling.network.layers import Stochastic, drawing
 from nestling.network.modes import in_mode
 from nestling.network.nest import as_call
 from nestling.network.nested import Nested
@@ -26,7 +26,7 @@ def passes(model: nn.Module, cut: CutLike | None, samples: int, seed: int | None
     """Run a network inside the block; ``seed`` makes it reproducible and leaves torch's random state as it was."""
     _check_samples(samples)
     _check_model(model, cut)
-    draws = samples > 0 and any(isinstance(part, VariationalLayer) for part in model.modules())
+    draws = samples > 0 and any(isinstance(part, Stochastic) for part in model.modules())
     with _kept(seed), torch.no_grad(), in_mode(model, training=False), drawing(model) if draws else nullcontext():
         if not isinstance(model, Nested):
             yield Passes(model, samples if draws else 1, None, seed)

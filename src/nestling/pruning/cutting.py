@@ -1,13 +1,15 @@
 """Takes the kept units out of a network: brings them to the front of their groups and makes an ordinary cut."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nestling.errors import NestlingError
 from nestling.network import Group, Nested, extract
+from nestling.pruning.gated import FoldedGates, Gates, gated
 from nestling.pruning.sites import Reader, Site
 
 
@@ -31,14 +33,11 @@ class KeptInputs(nn.Module):
 
 @dataclass(frozen=True)
 class CutOut:
-    """A smaller ``network``, and for each site the numbers of its ``units`` there, in their new order.
-
-    ``rows`` (units, rows per unit) is where the first reader of a group's site finds them now.
-    """
+    """A smaller ``network`` with its own ``sites``, and for each the numbers of its ``units``, in their new order."""
 
     network: nn.Module
     units: dict[str, Tensor]
-    rows: dict[str, Tensor]
+    sites: list[Site]
 
 
 @torch.no_grad()
@@ -62,15 +61,25 @@ def cut_out(base: Nested, sites: Sequence[Site], kept: Mapping[str, Tensor], mea
         permute(tensors, site.group, orders[site.name])
     small = extract(base, widths)
     units = {name: order[: widths[name]] for name, order in orders.items()}
-    rows = {site.name: _rows_left(grouped, site, widths) for site in grouped}
+    left = []
     for site in sites:
         if site.group is None:
             path = site.readers[0].path
             columns = _columns(grouped, path, orders, site.size)[_left(grouped, path, widths, site.size)]
             index = kept[site.name][columns].nonzero().squeeze(1)
             units[site.name] = columns[index]
-            _pick(small, path, index)
-    return CutOut(small, units, rows)
+            rows = torch.arange(len(index)).unsqueeze(1)
+            readers = [replace(site.readers[0], path=_pick(small, path, index), rows=rows, num_features=len(index))]
+        else:
+            readers = [_reader_left(grouped, reader, widths[site.name], widths) for reader in site.readers]
+        left.append(Site(site.name, len(units[site.name]), tuple(readers)))
+    return CutOut(small, units, left)
+
+
+def with_folded(held: Gates, taken: CutOut, example: Any) -> Nested:  # noqa: ANN401
+    """A smaller network with the noise of the gates that it was taken out from."""
+    parts = [held.by_name[site.name].part(taken.units[site.name]) for site in taken.sites]
+    return gated(taken.network, example, FoldedGates(taken.sites, parts, held.threshold))
 
 
 def joined(sites: Sequence[Site], kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -141,24 +150,24 @@ def _left(sites: Sequence[Site], path: str, widths: Mapping[str, int], size: int
     return left
 
 
-def _rows_left(sites: Sequence[Site], site: Site, widths: Mapping[str, int]) -> Tensor:
-    """Where the first reader of a site finds the units that a cut leaves."""
-    reader = site.readers[0]
+def _reader_left(sites: Sequence[Site], reader: Reader, width: int, widths: Mapping[str, int]) -> Reader:
+    """A reader of the first ``width`` units of its site, where it finds them after a cut."""
     left = _left(sites, reader.path, widths, reader.num_features)
-    return (left.cumsum(0) - 1)[reader.rows[: widths[site.name]]]
+    return replace(reader, rows=(left.cumsum(0) - 1)[reader.rows[:width]], num_features=int(left.sum()))
 
 
-def _pick(network: nn.Module, path: str, index: Tensor) -> None:
-    """Replace a linear layer by one that reads the features of an index alone."""
+def _pick(network: nn.Module, path: str, index: Tensor) -> str:
+    """Replace a linear layer by one that reads the features of an index alone; the path of that."""
     full = network.get_submodule(path)
     if not isinstance(full, nn.Linear):
         wrong = f"{path} of the smaller network is a {type(full).__name__}"
         raise NestlingError(f"{wrong}, so that its single features can't be cut. Prune without inputs=True.")
     if len(index) == full.in_features:
-        return
+        return path
     size, bias = full.weight, full.bias is not None
     small = nn.Linear(len(index), full.out_features, bias=bias, device=size.device, dtype=size.dtype)
     small.weight.copy_(full.weight[:, index.to(size.device)])
     if bias:
         small.bias.copy_(full.bias)
     network.set_submodule(path, nn.Sequential(KeptInputs(index.to(size.device)), small).eval())
+    return f"{path}.1"

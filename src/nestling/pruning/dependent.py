@@ -55,17 +55,14 @@ def in_use(nested: Nested, data: object, recipe: Recipe) -> None:
 @torch.no_grad()
 def run_time_network(taken: CutOut, held: Gates, threshold: float) -> nn.Module:
     """The smaller network with its gates in front of the layers that read them: features of a layer come last."""
-    for site in held.sites:
+    for site, left in zip(held.sites, taken.sites, strict=True):
         gate = held.by_name[site.name]
         assert isinstance(gate, DependentBetaBernoulli)
         units = taken.units[site.name].to(gate.eta.device)
-        rows = taken.rows.get(site.name)
-        if rows is None:
-            rows = torch.arange(len(units)).unsqueeze(1)
         scale = gate.gamma * torch.rsqrt(gate.running_var + gate.eps)
         reader = site.readers[0]
         pi, mean, slope, shift = (own[units] for own in (gate.gate.mean(), gate.running_mean, scale, gate.eta))
-        run_time = RunTimeGate(pi, mean, slope, shift, rows, reader.axis, threshold)
+        run_time = RunTimeGate(pi, mean, slope, shift, left.readers[0].rows, reader.axis, threshold)
         _put_in_front(taken.network, reader.path, run_time, site.group is not None)
     return taken.network.eval()
 

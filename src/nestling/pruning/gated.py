@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nestling.distributions.gates import DependentBetaBernoulli, Gate
 from nestling.network import Groups, Nested
+from nestling.network.layers import Stochastic
 from nestling.network.nest import as_call
 from nestling.network.runner import ModuleRunner
 from nestling.pruning.sites import Reader, Site
@@ -21,19 +22,16 @@ GATES = "gates"
 def gated(
     module: nn.Module,
     example: Any,  # noqa: ANN401
-    sites: Sequence[Site],
-    gates: Sequence[Gate],
-    threshold: float | None,
+    held: "Gates",
 ) -> Nested:
-    """A copy of a module with a gate at each site, ready for ``train``; it has no widths to draw."""
+    """A copy of a module with gates at their sites, ready for ``train``; it has no widths to draw."""
     copy = deepcopy(module)
-    held = Gates(sites, gates, threshold)
     parameter = next(copy.parameters(), None)
     if parameter is not None:
         held.to(parameter.device, parameter.dtype)
     copy.register_forward_pre_hook(_Begin(held))
     copy.register_forward_hook(_End(held), always_call=True)
-    for number, site in enumerate(sites):
+    for number, site in enumerate(held.sites):
         for reader in site.readers:
             copy.get_submodule(reader.path).register_forward_pre_hook(_Multiply(held, number, reader))
     return holding(without_widths(copy, example), held)
@@ -57,11 +55,12 @@ def gates_in(nested: Nested) -> "Gates":
     return held
 
 
-class Gates(nn.Module):
+class Gates(Stochastic):
     """The gates of a network, each drawn once in a forward pass for all the readers of its site.
 
-    In train mode a gate multiplies by a draw; in eval mode by its mean, and by zero where it keeps nothing at the
-    ``threshold`` (None: each gate's own), so that the network computes what the pruned one will.
+    In train mode a gate multiplies by a draw; in eval mode by its mean (by a draw inside ``drawing``), and by zero
+    where it keeps nothing at the ``threshold`` (None: each gate's own), so that the network computes what the pruned
+    one will.
     """
 
     def __init__(self, sites: Sequence[Site], gates: Sequence[Gate], threshold: float | None) -> None:
@@ -114,15 +113,25 @@ class Gates(nn.Module):
         assert isinstance(gate, Gate)
         if self.training:
             return gate.sample(features)
-        return kept_mean(gate, features, self.threshold) * self.get_buffer(f"alive_{number}")
+        multipliers = gate.sample(features) if self.draws else gate.expectation(features)
+        return multipliers * kept_for(gate, features, self.threshold) * self.get_buffer(f"alive_{number}")
 
 
-def kept_mean(gate: Gate, features: Tensor, threshold: float | None = None) -> Tensor:
-    """Test-time multipliers, zero where the unit (for this input, if the gate depends on it) is not kept."""
+class FoldedGates(Gates):
+    """The gates of a smaller network, which keeps all of its units and has their means in its weights."""
+
+    def _multipliers(self, number: int, features: Tensor) -> Tensor:
+        gate = self._gates[number]
+        assert isinstance(gate, Gate)
+        return gate.sample(features) / gate.expectation(features) if self.draws else torch.ones_like(features[0])
+
+
+def kept_for(gate: Gate, features: Tensor, threshold: float | None = None) -> Tensor:
+    """Whether each unit is kept, and kept for each input where the gate depends on it."""
     kept = gate.keep(threshold)
     if isinstance(gate, DependentBetaBernoulli):
         kept = kept & gate.keep_for(features, threshold)
-    return gate.expectation(features) * kept
+    return kept
 
 
 def unit_features(reader: Reader, x: Tensor) -> Tensor:

@@ -17,9 +17,9 @@ from nestling.network.cut import full_cut
 from nestling.network.modes import in_mode
 from nestling.prediction import Likelihood
 from nestling.pruning.comparison import check_same
-from nestling.pruning.cutting import cut_out, joined
+from nestling.pruning.cutting import cut_out, joined, with_folded
 from nestling.pruning.dependent import in_use, run_time_network, with_dependence, with_one_reader
-from nestling.pruning.gated import gated, gates_in, without_widths
+from nestling.pruning.gated import Gates, gated, gates_in, without_widths
 from nestling.pruning.methods import (
     PRETRAINING,
     Method,
@@ -133,7 +133,7 @@ class _Stage:
         self, start: nn.Module, sites: list[Site], method: Method, threshold: float, recipe: Recipe, name: str
     ) -> Run:
         """Train a network with its gates."""
-        nested = gated(start, self.example, sites, [method.gate(site.size) for site in sites], threshold)
+        nested = gated(start, self.example, Gates(sites, [method.gate(site.size) for site in sites], threshold))
         about = {"method": name, "structure": "units", "threshold": threshold, "sites": [s.name for s in sites]}
         return self._train(nested, recipe, "prune", about, _kept_units)
 
@@ -241,6 +241,7 @@ def _taken_out(
         }
         take_weights(base, run.nested)
     taken = cut_out(base, sites, alive, means)
+    uncertain = None if dependent else with_folded(held, taken, stage.example)
     network = run_time_network(taken, held, threshold) if dependent else taken.network
     check_same(run.nested, network, run.nested.example)
     return Pruned(
@@ -254,6 +255,7 @@ def _taken_out(
         run.nested,
         kept,
         left,
+        uncertain=uncertain,
         log=run.log,
         folder=stage.out,
     )

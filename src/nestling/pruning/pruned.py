@@ -30,7 +30,8 @@ class Pruned:
 
     ``before`` and ``after`` are the costs of the network that was given and of this one. ``trained`` is the network
     with its gates or posteriors as training left it, ``kept`` what the threshold keeps of each layer, ``left`` why
-    other groups could not be pruned. ``uncertain`` draws its weights (None where units were pruned).
+    other groups could not be pruned. ``uncertain`` is the network with the noise of what is left, for ``predict`` and
+    ``evaluate`` to draw (None for dependent_beta_bernoulli).
     """
 
     network: nn.Module

@@ -12,7 +12,7 @@ from nestling.distributions.weights import MultiplicativeGaussian
 from nestling.errors import ArgumentError
 from nestling.network import Nested
 from nestling.network.layers import VariationalLayer, make_variational
-from nestling.pruning.gated import gated, without_widths
+from nestling.pruning.gated import Gates, gated, without_widths
 from nestling.pruning.sites import Site, layer_sites
 from nestling.training.recipe import Recipe
 
@@ -44,7 +44,7 @@ def regularised(
         return without_widths(deepcopy(module), example)
     if name in ("bernoulli", "gaussian", "concrete"):
         sites = layer_sites(module)
-        return gated(module, example, sites, _gates(name, sites, drop_prob, input_drop_prob), None)
+        return gated(module, example, Gates(sites, _gates(name, sites, drop_prob, input_drop_prob), None))
     return _with_weight_noise(module, example, name, drop_prob, input_drop_prob)
 
 

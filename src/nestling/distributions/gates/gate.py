@@ -1,6 +1,8 @@
 """What every gate shares: a stochastic multiplier for each unit, without an order among them."""
 
 from abc import ABC, abstractmethod
+from copy import deepcopy
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +39,15 @@ class Gate(nn.Module, ABC):
     @abstractmethod
     def keep(self, threshold: float | None = None) -> Tensor:
         """Which units (num_units,) are worth keeping at a threshold; None takes the gate's own."""
+
+    def part(self, units: Tensor) -> Self:
+        """A gate like this one for some of its units."""
+        copy = deepcopy(self)
+        copy.num_units = len(units)
+        for tensor in (*copy.parameters(), *copy.buffers()):
+            if tensor.shape[:1] == (self.num_units,):
+                tensor.data = tensor.data[units.to(tensor.device)]
+        return copy
 
     def extra_repr(self) -> str:
         """What ``print`` shows of the gate."""

@@ -9,11 +9,20 @@ from nestling.network.layers.convolution import (
     VariationalConvTranspose2d,
     VariationalConvTranspose3d,
 )
-from nestling.network.layers.layer import Sampling, VariationalLayer, check_sampling, drawing, mean_name, plain_name
+from nestling.network.layers.layer import (
+    Sampling,
+    Stochastic,
+    VariationalLayer,
+    check_sampling,
+    drawing,
+    mean_name,
+    plain_name,
+)
 from nestling.network.layers.linear import VariationalLinear
 
 __all__ = [
     "Sampling",
+    "Stochastic",
     "VariationalConv1d",
     "VariationalConv2d",
     "VariationalConv3d",

@@ -16,8 +16,19 @@ Sampling = Literal["local", "shared", "each"]
 SAMPLINGS: tuple[Sampling, ...] = ("local", "shared", "each")
 
 
-class VariationalLayer(nn.Module, ABC):
-    """A layer whose weight is drawn in train mode and at its mean in eval mode, unless ``noisy`` says otherwise.
+class Stochastic(nn.Module):
+    """A part of a network that draws in train mode and takes means in eval mode, unless ``noisy`` says otherwise."""
+
+    noisy: bool | None = None
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws now: in train mode, unless ``noisy`` has been set."""
+        return self.training if self.noisy is None else self.noisy
+
+
+class VariationalLayer(Stochastic, ABC):
+    """A layer with a posterior over its weight.
 
     ``sampling`` is ``"local"`` (noise on the activations: the local reparameterisation, right for each output on its
     own), ``"shared"`` (one weight for the whole batch) or ``"each"`` (a weight for each example). The last two are
@@ -32,7 +43,6 @@ class VariationalLayer(nn.Module, ABC):
         self.posterior = posterior
         self.register_parameter("bias", bias)
         self.sampling = sampling
-        self.noisy: bool | None = None
 
     @abstractmethod
     def apply_weight(self, x: Tensor, weight: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
@@ -54,11 +64,6 @@ class VariationalLayer(nn.Module, ABC):
     def weight(self) -> Tensor:
         """The posterior's mean, for code that reads a layer's weight."""
         return self.posterior.mean
-
-    @property
-    def draws(self) -> bool:
-        """Whether the weight is drawn now: in train mode, unless ``noisy`` has been set."""
-        return self.training if self.noisy is None else self.noisy
 
     def draw(self) -> Tensor:
         """One weight for all examples: a draw, or the mean where nothing is drawn."""
@@ -96,19 +101,19 @@ def plain_name(name: str) -> str:
 
 @contextmanager
 def drawing(module: nn.Module) -> Iterator[nn.Module]:
-    """Draw the weights of every variational layer of a module inside the block, in eval mode too."""
-    layers = [part for part in module.modules() if isinstance(part, VariationalLayer)]
-    before = [layer.noisy for layer in layers]
+    """Draw whatever a module can draw inside the block, in eval mode too: weights and gates."""
+    parts = [part for part in module.modules() if isinstance(part, Stochastic)]
+    before = [part.noisy for part in parts]
     fast = torch.backends.mha.get_fastpath_enabled()
     try:
         torch.backends.mha.set_fastpath_enabled(False)  # it reads weights past the layers that would draw them
-        for layer in layers:
-            layer.noisy = True
+        for part in parts:
+            part.noisy = True
         yield module
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-        for layer, noisy in zip(layers, before, strict=True):
-            layer.noisy = noisy
+        for part, noisy in zip(parts, before, strict=True):
+            part.noisy = noisy
 
 
 def _root(variance: Tensor) -> Tensor:
