@@ -156,6 +156,7 @@ def prune(
     threshold: float | None = None,
     inputs: bool = False,
     pretrain_epochs: int = 0,
+    finish: bool = False,
     pretrained: Path | None = None,
     device: Device = "auto",
     recipe: Annotated[Recipe, arg(name="")] = PRUNING,
@@ -173,6 +174,7 @@ def prune(
         threshold: What is kept: log alpha, keep probability or signal-to-noise by method; none for the papers'.
         inputs: Gate single input features too.
         pretrain_epochs: Epochs of plain training before.
+        finish: Train what is left for a sixth of the epochs when the rest is gone; allows a lower threshold.
         pretrained: Weights to start from, a .safetensors file with the network's own names.
         device: auto takes a GPU where there is one.
     """
@@ -187,6 +189,7 @@ def prune(
             threshold=threshold,
             inputs=inputs,
             pretrain_epochs=pretrain_epochs,
+            finish=finish,
             pretrained=pretrained,
             model_options=model_options,
             device=device,

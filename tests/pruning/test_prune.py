@@ -73,6 +73,37 @@ def test_units_are_those_that_the_gates_keep():
     assert pruned.left == {"4": "returned to the caller"}
 
 
+def test_finishing_trains_what_is_left_of_the_weights_and_nothing_else():
+    whole, finished = (quick(recipe=QUICK.but(epochs=10), finish=finish) for finish in (False, QUICK.but(epochs=4)))
+    assert all(torch.equal(whole.kept[path], finished.kept[path]) for path in whole.kept)
+    for path, kept in finished.kept.items():
+        before, after = (own.uncertain.get_submodule(path).posterior.mean for own in (whole, finished))
+        assert (after[~kept] == 0).all()
+        assert (after != before)[kept].all()
+    assert len(finished.log) == len(whole.log) + 4
+    x = torch.randn(4, 6)
+    certain = nl.predict(finished.uncertain, x, samples=0).probs
+    torch.testing.assert_close(certain, torch.softmax(finished.network(x), -1), rtol=1e-4, atol=1e-5)
+
+
+def test_finishing_trains_the_units_that_are_left(tmp_path):
+    options = {"recipe": QUICK.but(epochs=12, kappa=0.1), "threshold": 0.2}
+    whole = quick("beta_bernoulli", **options)
+    finished, again = (quick("beta_bernoulli", **options, finish=True, out=tmp_path) for _ in range(2))
+    assert len(finished.log) == len(whole.log) + 2
+    x = torch.randn(4, 6)
+    for one, two, three in zip(*(own.network.parameters() for own in (whole, finished, again)), strict=True):
+        assert one.shape == two.shape
+        assert not torch.equal(one, two)
+        assert torch.equal(two, three)
+    for own in (finished, again):
+        certain = nl.predict(own.uncertain, x, samples=0).probs
+        torch.testing.assert_close(certain, torch.softmax(own.network(x), -1), rtol=1e-4, atol=1e-5)
+        assert float(nl.predict(own.uncertain, x, samples=5).epistemic.max()) > 0
+    with pytest.raises(ArgumentError, match="see dependent"):
+        quick("dependent_beta_bernoulli", finish=True)
+
+
 def test_a_stopped_run_goes_on(tmp_path):
     whole = quick("vbd", out=tmp_path / "a", pretrain=QUICK)
     again = quick("vbd", out=tmp_path / "a", pretrain=QUICK)

@@ -81,6 +81,16 @@ def pruning_recipe(method: Method, recipe: Recipe | None) -> Recipe:
     return chosen.but(**_WHOLE, kappa=kappa, weight_kl=method.weight_kl, keep="last")
 
 
+def finishing_recipe(pruning: Recipe, finish: Recipe | bool) -> Recipe | None:
+    """How what is left is trained on; True: a sixth of the epochs of pruning, at a third of its learning rate."""
+    if not finish:
+        return None
+    if isinstance(finish, Recipe):
+        return finish.but(**_WHOLE, kappa=pruning.kappa, weight_kl=pruning.weight_kl, keep="last")
+    lr = pruning.lr if pruning.lr == "auto" else pruning.lr / 3
+    return pruning.but(epochs=max(1, pruning.epochs // 6), lr=lr, kl_warm_up=0.0)
+
+
 def plain_recipe(recipe: Recipe) -> Recipe:
     """A recipe for a network without posteriors and widths."""
     return recipe.but(**_WHOLE)

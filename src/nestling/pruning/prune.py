@@ -26,13 +26,14 @@ from nestling.pruning.methods import (
     MethodName,
     Structure,
     checked_threshold,
+    finishing_recipe,
     method_named,
     plain_recipe,
     pruning_recipe,
 )
 from nestling.pruning.pruned import LayerReport, Pruned
 from nestling.pruning.sites import Site, check_called, chosen_sites, find_sites
-from nestling.pruning.weights import check_weights_left, kept_weights, live_units, with_noise, without_weights
+from nestling.pruning.weights import check_weights_left, hold, kept_weights, live_units, with_noise, without_weights
 from nestling.training import Recipe, Run, train
 from nestling.training.files import tensors_digest
 
@@ -49,6 +50,7 @@ def prune(
     recipe: Recipe | None = None,
     pretrain: Recipe | bool = False,
     dependent: Recipe | None = None,
+    finish: Recipe | bool = False,
     threshold: float | None = None,
     inputs: bool = False,
     where: Literal["inner", "all"] = "inner",
@@ -64,29 +66,31 @@ def prune(
     ``"weights"`` (sparse_vd, vbd) or ``"units"`` (every method): neurons and channels, where ``inputs`` gates the
     single features of linear layers too that read the network's input or flattened channels. ``recipe`` says how long
     and how fast (``order_lr`` is the gates' learning rate), ``pretrain`` how the network is trained before that (True:
-    the default recipe), ``dependent`` how the second stage of dependent_beta_bernoulli is. ``threshold`` is on log
-    alpha for sparse_vd and vbd, on the keep probability for the beta-Bernoullis, on the signal-to-noise ratio for
-    log_normal. ``exclude`` names modules to leave alone, ``only`` the groups to gate.
+    the default recipe), ``dependent`` how the second stage of dependent_beta_bernoulli is, ``finish`` how what is left
+    is trained on, noise and all, when the rest is gone (True: for a sixth of the epochs), so that more can go.
+    ``threshold`` is on log alpha for sparse_vd and vbd, on the keep probability for the beta-Bernoullis, on the
+    signal-to-noise ratio for log_normal. ``exclude`` names modules to leave alone, ``only`` the groups to gate.
 
     With ``out`` each stage is a run folder in it, and a call that was stopped goes on when it is made again.
     """
     chosen, kind = method_named(method, structure)
     limit = checked_threshold(chosen, threshold)
-    _check(module, kind, method, inputs=inputs, only=only, dependent=dependent)
+    _check(module, kind, method, inputs=inputs, only=only, dependent=dependent, finish=finish)
     if isinstance(data, DataLoader):
         data = (data, data)
     stage = _Stage(example, data, None if out is None else Path(out), likelihood, quiet)
     before = None if not pretrain else plain_recipe(PRETRAINING if isinstance(pretrain, bool) else pretrain)
     chosen_recipe = pruning_recipe(chosen, recipe)
+    last = finishing_recipe(chosen_recipe, finish)
     if kind == "weights":
         with_noise(module, example, tuple(exclude))  # refuse now what can't be pruned, not after it was trained
-        return _prune_weights(stage, module, stage.start(module, before), method, limit, chosen_recipe, exclude)
+        return _prune_weights(stage, module, stage.start(module, before), method, limit, chosen_recipe, exclude, last)
     base = _base(module, example, where, exclude)
     sites, left = _sites(base, method, inputs=inputs, exclude=exclude, only=only)
     run = stage.with_gates(stage.start(module, before), sites, chosen, limit, chosen_recipe, method)
     if method == "dependent_beta_bernoulli":
         run = stage.dependent(run, limit, pruning_recipe(chosen, dependent or chosen_recipe))
-    return _taken_out(run, stage, module, base, sites, method, limit, left)
+    return _taken_out(run, stage, module, base, sites, method, limit, left, last)
 
 
 def _sites(
@@ -143,6 +147,10 @@ class _Stage:
         about = {"method": "dependent", "structure": "units", "threshold": threshold}
         return self._train(nested, recipe, "dependent", about, _kept_units)
 
+    def finish(self, nested: Nested, recipe: Recipe) -> Run:
+        """Train what is left of a network."""
+        return self._train(nested, recipe, "finish", {})
+
     def _train(
         self,
         nested: Nested,
@@ -174,12 +182,17 @@ def _prune_weights(
     threshold: float,
     recipe: Recipe,
     exclude: Collection[str],
+    last: Recipe | None,
 ) -> Pruned:
     nested = with_noise(start, stage.example, tuple(exclude))
     run = stage.with_noise(nested, name, threshold, recipe)
     kept = kept_weights(run.nested, threshold)
     check_weights_left(kept)
-    sparse = without_weights(run.nested, kept)
+    sparse, log = without_weights(run.nested, kept), list(run.log)
+    if last is not None:
+        hold(sparse, kept)
+        finished = stage.finish(sparse, last)
+        sparse, log = finished.nested.eval(), [*log, *finished.log]
     plain = sparse.extracted(full_cut(sparse.groups))
     network, left = _without_dead_units(plain, stage.example)
     check_same(sparse, network, sparse.example)
@@ -195,7 +208,7 @@ def _prune_weights(
         kept,
         left,
         uncertain=sparse.extracted(full_cut(sparse.groups), uncertainty=True),
-        log=run.log,
+        log=log,
         folder=stage.out,
     )
 
@@ -224,6 +237,7 @@ def _taken_out(
     method: str,
     threshold: float,
     left: Mapping[str, str],
+    last: Recipe | None,
 ) -> Pruned:
     """The pruned network of a gated one that has been trained."""
     held = gates_in(run.nested)
@@ -244,6 +258,12 @@ def _taken_out(
     uncertain = None if dependent else with_folded(held, taken, stage.example)
     network = run_time_network(taken, held, threshold) if dependent else taken.network
     check_same(run.nested, network, run.nested.example)
+    log = list(run.log)
+    if last is not None:
+        assert uncertain is not None
+        finished = stage.finish(uncertain, last)
+        uncertain, log = finished.nested.eval(), [*log, *finished.log]
+        network.load_state_dict(uncertain.module.state_dict())
     return Pruned(
         network,
         method,
@@ -256,7 +276,7 @@ def _taken_out(
         kept,
         left,
         uncertain=uncertain,
-        log=run.log,
+        log=log,
         folder=stage.out,
     )
 
@@ -303,6 +323,7 @@ def _check(
     inputs: bool,
     only: Collection[str] | None,
     dependent: Recipe | None,
+    finish: Recipe | bool,
 ) -> None:
     if not isinstance(module, nn.Module):
         given = f"a {type(module).__name__}"
@@ -314,3 +335,6 @@ def _check(
     if dependent is not None and method != "dependent_beta_bernoulli":
         needed = "left out for other methods than dependent_beta_bernoulli"
         raise ArgumentError("dependent", "a recipe", needed, "It is the recipe of that method's second stage.")
+    if finish and method == "dependent_beta_bernoulli":
+        needed = "left out for dependent_beta_bernoulli"
+        raise ArgumentError("finish", "a recipe", needed, "Its second stage trains what is left: see dependent.")

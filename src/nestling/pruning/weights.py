@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,6 +54,18 @@ def without_weights(nested: Nested, kept: Mapping[str, Tensor]) -> Nested:
         assert isinstance(layer.posterior, AdditiveGaussian)
         layer.posterior.log_sigma2.masked_fill_(gone, NO_NOISE)
     return copy
+
+
+def hold(nested: Nested, kept: Mapping[str, Tensor]) -> None:
+    """Keep weights that are gone from being trained: they get no gradient."""
+    for path, layer in _layers(nested.module).items():
+        for parameter in layer.posterior.parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(partial(_where_kept, kept[path]))  # type: ignore[no-untyped-call]
+
+
+def _where_kept(kept: Tensor, gradient: Tensor) -> Tensor:
+    return gradient.where(kept, 0.0)
 
 
 def check_weights_left(kept: Mapping[str, Tensor]) -> None:
