@@ -50,8 +50,10 @@ def run(
     data = replace(data, mean=(0.0,), std=(1.0,))  # pixels in [0, 1], as the papers have
     chosen = recipe(seed, **changes)
     started = time.process_time()
+    module = nl.models.build(network)
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     pruned = prune(
-        nl.models.build(network),
+        module,
         torch.zeros(2, 1, 28, 28),
         data,
         method,
