@@ -21,9 +21,9 @@ def logistic_noise(like: Tensor, generator: torch.Generator | None = None) -> Te
 
 
 def normal_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Standard normal noise, laid out in memory as the tensor is: channels that come last do so in both."""
-    noise = torch.randn(like.numel(), dtype=like.dtype, device=_device(like, generator), generator=generator)
-    return noise.as_strided(like.shape, torch.empty_like(like, device="meta").stride()).to(like.device)
+    """Standard normal noise."""
+    noise = torch.randn(like.shape, dtype=like.dtype, device=_device(like, generator), generator=generator)
+    return noise.to(like.device)
 
 
 def uniform_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.weights import WeightPosterior
@@ -81,7 +80,7 @@ class VariationalLayer(Stochastic, ABC):
         if self.sampling == "local":
             mean = self.apply_weight(x, self.posterior.mean, self.bias, **asked)
             variance = self.apply_weight(x.square(), self.posterior.variance(), None, **asked)
-            return _Noisy.apply(mean, variance, normal_noise(mean))  # type: ignore[no-untyped-call,no-any-return]
+            return mean + _root(variance) * normal_noise(mean)
         if self.sampling == "each" and self.is_batch(x):
             return self.apply_each(x, self.posterior.sample((x.shape[0],)), self.bias, **asked)
         return self.apply_weight(x, self.posterior.sample(), self.bias, **asked)
@@ -117,27 +116,12 @@ def drawing(module: nn.Module) -> Iterator[nn.Module]:
             part.noisy = noisy
 
 
-class _Noisy(torch.autograd.Function):
-    """mean + noise * root(variance), with zero gradient where the variance vanishes, keeping one tensor for it.
+def _root(variance: Tensor) -> Tensor:
+    """The root of an activation's variance, with zero gradient where it vanishes.
 
-    The root stops at the precision: finite in half precision too, and nothing beside activations of size one.
+    It stops at the square of the precision: finite in half precision too, and nothing beside activations of size one.
     """
-
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, variance: Tensor, noise: Tensor) -> Tensor:  # noqa: ANN401
-        """The activations."""
-        least = torch.finfo(variance.dtype).eps ** 2
-        std = variance.clamp_min(least).sqrt_()
-        result = torch.addcmul(mean, noise, std)
-        if ctx.needs_input_grad[1]:
-            ctx.save_for_backward(noise.div_(std.mul_(2)).masked_fill_(variance < least, 0.0))
-        return result
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:  # noqa: ANN401
-        """The gradient goes through to the mean; to the variance by noise / (2 root(variance))."""
-        return gradient, gradient * ctx.saved_tensors[0] if ctx.saved_tensors else None, None
+    return variance.clamp_min(torch.finfo(variance.dtype).eps ** 2).sqrt()
 
 
 def as_parameter(mean: Tensor) -> nn.Parameter:
