@@ -140,7 +140,11 @@ def table(lines: list[dict[str, Any]]) -> str:
         if own:
             cells = [_cell([line["rows"] for line in own], str(share)) for share in (0.0, *SHARES)]
             options = ", ".join(f"{name} {value}" for name, value in asked.options.items())
-            first = [f"{kind}, {len(own)} {'seed' if len(own) == 1 else 'seeds'}", f"{asked.model} ({options})", str(own[0]["blocks that can go"])]
+            first = [
+                f"{kind}, {len(own)} {'seed' if len(own) == 1 else 'seeds'}",
+                f"{asked.model} ({options})",
+                str(own[0]["blocks that can go"]),
+            ]
             scored_cuts = f"{statistics.mean(line['cuts scored'] for line in own):.0f}"
             rows.append("| " + " | ".join([*first, *cells, scored_cuts]) + " |")
     return "\n".join(rows)

@@ -43,6 +43,7 @@ def run(
     pretrain: int,
     threshold: float,
     finish: bool,
+    folder: Path | None,
     **changes: Any,  # noqa: ANN401
 ) -> dict[str, Any]:
     torch.manual_seed(seed)
@@ -62,6 +63,7 @@ def run(
         pretrain=pretraining(seed, pretrain) if pretrain else False,
         finish=finish,
         threshold=threshold,
+        out=folder,
     )
     test = list(data.batches("test", 1000))
     certain = nl.evaluate(pruned.network, test, samples=0)
@@ -130,6 +132,7 @@ def main() -> None:
     running.add_argument("--pretrain", type=int, default=3, help="epochs of plain training before")
     running.add_argument("--threshold", type=float, default=0.5, help="on log alpha; the papers have 3")
     running.add_argument("--no-finish", action="store_false", dest="finish", help="as the papers: stop when pruned")
+    running.add_argument("--folder", type=Path, help="keep the stages here, to go on or to try another threshold")
     running.add_argument("--out", type=Path, required=True)
     for name, kind in (("epochs", int), ("lr", float), ("order_lr", float), ("kl_warm_up", float), ("batch_size", int)):
         running.add_argument(f"--{name.replace('_', '-')}", type=kind, dest=name)
@@ -140,7 +143,9 @@ def main() -> None:
         table(given["path"])
         return
     out = given.pop("out")
-    positional = [given.pop(name) for name in ("method", "network", "seed", "pretrain", "threshold", "finish")]
+    positional = [
+        given.pop(name) for name in ("method", "network", "seed", "pretrain", "threshold", "finish", "folder")
+    ]
     found = run(*positional, **{name: value for name, value in given.items() if value is not None})
     with out.open("a") as file:
         file.write(json.dumps(found) + "\n")

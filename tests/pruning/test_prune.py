@@ -100,6 +100,9 @@ def test_finishing_trains_the_units_that_are_left(tmp_path):
         certain = nl.predict(own.uncertain, x, samples=0).probs
         torch.testing.assert_close(certain, torch.softmax(own.network(x), -1), rtol=1e-4, atol=1e-5)
         assert float(nl.predict(own.uncertain, x, samples=5).epistemic.max()) > 0
+    other = quick("beta_bernoulli", **options | {"threshold": 0.15}, finish=True, out=tmp_path)
+    assert other.after.params >= finished.after.params
+    assert {path.name for path in tmp_path.iterdir()} == {"prune", "finish-0.2", "finish-0.15"}
     with pytest.raises(ArgumentError, match="see dependent"):
         quick("dependent_beta_bernoulli", finish=True)
 

@@ -89,7 +89,7 @@ def prune(
     sites, left = _sites(base, method, inputs=inputs, exclude=exclude, only=only)
     run = stage.with_gates(stage.start(module, before), sites, chosen, limit, chosen_recipe, method)
     if method == "dependent_beta_bernoulli":
-        run = stage.dependent(run, limit, pruning_recipe(chosen, dependent or chosen_recipe))
+        run = stage.dependent(run, pruning_recipe(chosen, dependent or chosen_recipe))
     return _taken_out(run, stage, module, base, sites, method, limit, left, last)
 
 
@@ -138,18 +138,18 @@ class _Stage:
     ) -> Run:
         """Train a network with its gates."""
         nested = gated(start, self.example, Gates(sites, [method.gate(site.size) for site in sites], threshold))
-        about = {"method": name, "structure": "units", "threshold": threshold, "sites": [s.name for s in sites]}
+        about = {"method": name, "structure": "units", "sites": [site.name for site in sites]}
         return self._train(nested, recipe, "prune", about, _kept_units)
 
-    def dependent(self, run: Run, threshold: float, recipe: Recipe) -> Run:
+    def dependent(self, run: Run, recipe: Recipe) -> Run:
         """Train the part of the gates that depends on the input, the rest of the gates held fixed."""
         nested = with_dependence(run.nested)
-        about = {"method": "dependent", "structure": "units", "threshold": threshold}
+        about = {"method": "dependent", "structure": "units"}
         return self._train(nested, recipe, "dependent", about, _kept_units)
 
-    def finish(self, nested: Nested, recipe: Recipe) -> Run:
-        """Train what is left of a network."""
-        return self._train(nested, recipe, "finish", {})
+    def finish(self, nested: Nested, recipe: Recipe, threshold: float) -> Run:
+        """Train what a threshold has left of a network; others may be tried in the same folder."""
+        return self._train(nested, recipe, f"finish-{threshold:g}", {})
 
     def _train(
         self,
@@ -191,7 +191,7 @@ def _prune_weights(
     sparse, log = without_weights(run.nested, kept), list(run.log)
     if last is not None:
         hold(sparse, kept)
-        finished = stage.finish(sparse, last)
+        finished = stage.finish(sparse, last, threshold)
         sparse, log = finished.nested.eval(), [*log, *finished.log]
     plain = sparse.extracted(full_cut(sparse.groups))
     network, left = _without_dead_units(plain, stage.example)
@@ -261,7 +261,7 @@ def _taken_out(
     log = list(run.log)
     if last is not None:
         assert uncertain is not None
-        finished = stage.finish(uncertain, last)
+        finished = stage.finish(uncertain, last, threshold)
         uncertain, log = finished.nested.eval(), [*log, *finished.log]
         network.load_state_dict(uncertain.module.state_dict())
     return Pruned(
