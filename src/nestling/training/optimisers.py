@@ -32,7 +32,7 @@ def make_optimiser(nested: Nested, recipe: Recipe, num_steps: int) -> torch.opti
 
 
 def _can_be_fused(groups: list[dict[str, Any]]) -> bool:
-    """Whether one kernel can take the step of all these parameters: it halves the time of many small ones."""
+    """Whether one kernel can take the step of all these parameters."""
     return all(parameter.device.type in ("cpu", "cuda") for group in groups for parameter in group["params"])
 
 
