@@ -36,13 +36,18 @@ def pretraining(seed: int, epochs: int) -> nl.Recipe:
     return nl.Recipe(epochs=epochs, batch_size=500, seed=seed, lr=3e-3, lr_warm_up=0.0)
 
 
+def finishing(pruning: nl.Recipe, epochs: int, batch_size: int) -> nl.Recipe:
+    return pruning.but(epochs=epochs, batch_size=batch_size, lr=float(pruning.lr) / 3, kl_warm_up=0.0)
+
+
 def run(
     method: Any,  # noqa: ANN401
     network: str,
     seed: int,
     pretrain: int,
     threshold: float,
-    finish: bool,
+    finish: int,
+    finish_batch_size: int,
     folder: Path | None,
     **changes: Any,  # noqa: ANN401
 ) -> dict[str, Any]:
@@ -61,11 +66,12 @@ def run(
         structure="weights",
         recipe=chosen,
         pretrain=pretraining(seed, pretrain) if pretrain else False,
-        finish=finish,
+        finish=finishing(chosen, finish, finish_batch_size) if finish else False,
         threshold=threshold,
         out=folder,
     )
     test = list(data.batches("test", 1000))
+    validated = nl.evaluate(pruned.network, list(data.batches("validation", 1000)), samples=0)
     certain = nl.evaluate(pruned.network, test, samples=0)
     assert pruned.uncertain is not None
     drawn = nl.evaluate(pruned.uncertain, test, samples=6)
@@ -77,6 +83,8 @@ def run(
         "network": network,
         "seed": seed,
         "error": error(certain),
+        "validation_error": error(validated),
+        "validation_nll": float(validated.nll),
         "error_of_samples": error(drawn),
         "compression": pruned.compression,
         "sparsity": [100 * own.sparsity for own in pruned.layers],
@@ -88,6 +96,7 @@ def run(
         "pretrain": pretrain,
         "threshold": threshold,
         "finish": finish,
+        "finish_batch_size": finish_batch_size,
         "changes": changes,
         "cpu_seconds": round(time.process_time() - started),
     }
@@ -131,7 +140,8 @@ def main() -> None:
     running.add_argument("seed", type=int)
     running.add_argument("--pretrain", type=int, default=3, help="epochs of plain training before")
     running.add_argument("--threshold", type=float, default=0.5, help="on log alpha; the papers have 3")
-    running.add_argument("--no-finish", action="store_false", dest="finish", help="as the papers: stop when pruned")
+    running.add_argument("--finish", type=int, default=25, help="epochs with what is left; 0 as the papers: stop")
+    running.add_argument("--finish-batch-size", type=int, default=1000)
     running.add_argument("--folder", type=Path, help="keep the stages here, to go on or to try another threshold")
     running.add_argument("--out", type=Path, required=True)
     for name, kind in (("epochs", int), ("lr", float), ("order_lr", float), ("kl_warm_up", float), ("batch_size", int)):
@@ -144,7 +154,8 @@ def main() -> None:
         return
     out = given.pop("out")
     positional = [
-        given.pop(name) for name in ("method", "network", "seed", "pretrain", "threshold", "finish", "folder")
+        given.pop(name)
+        for name in ("method", "network", "seed", "pretrain", "threshold", "finish", "finish_batch_size", "folder")
     ]
     found = run(*positional, **{name: value for name, value in given.items() if value is not None})
     with out.open("a") as file:

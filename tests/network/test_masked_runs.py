@@ -1,14 +1,18 @@
 """Runs under masks, and the weights of a cut, against networks masked and counted by hand."""
 
 import itertools
+from copy import deepcopy
 
 import pytest
 import torch
 from torch import nn
 
 import nestling as nl
+from nestling.distributions import log_uniform_kl
 from nestling.errors import ArgumentError
 from nestling.network.cut import full_cut, make_cut
+from nestling.network.layers import VariationalLayer
+from nestling.training.elbo import weight_divergence
 
 
 def normal(*shape, seed=0):
@@ -115,6 +119,32 @@ def test_a_mask_of_ones_and_zeros_computes_what_the_cut_does(name):
         with nested.at(cut):
             expected = nested(x)
         torch.testing.assert_close(nested.run_masked(hard_masks(nested, cut), x), expected)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("sampling", ["local", "shared", "each"])
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_of_a_truncated_step_are_those_of_the_masked_one(name, sampling, layout, monkeypatch):
+    """In train mode, with noise that does not depend on the width: for means, log alphas, biases and norms alike."""
+    for place in ("nestling.network.layers.layer", "nestling.distributions.weights.gaussian"):
+        monkeypatch.setattr(f"{place}.normal_noise", lambda like, generator=None: torch.full_like(like, 0.7))
+    nested, x = nested_case(name)
+    nested = deepcopy(nested).train().to(memory_format=layout)
+    for part in nested.modules():
+        if isinstance(part, VariationalLayer):
+            part.sampling = sampling
+    parameters = [own for path, own in nested.named_parameters() if "_orders" not in path]
+    for cut in some_cuts(nested, 4):
+        with nested.shared_at(cut):
+            truncated = nested(x).square().sum() + 0.1 * weight_divergence(nested, cut, log_uniform_kl)
+        everything = full_cut(nested.groups)
+        kept = {name: mask.to(x) for name, mask in hard_masks(nested, cut).items()}
+        masked = nested.run_masked(kept, x).square().sum()
+        masked = masked + 0.1 * weight_divergence(nested, everything, log_uniform_kl, kept)
+        torch.testing.assert_close(truncated, masked)
+        gradients = [torch.autograd.grad(value, parameters, materialize_grads=True) for value in (truncated, masked)]
+        for own, expected in zip(*gradients, strict=True):
+            torch.testing.assert_close(own, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_in_train_mode_norms_see_the_whole_width_and_are_updated():

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from nestling.distributions.layout import axes_in_memory
+
 
 def exponential_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Exp(1) noise, never exactly zero, so that its logarithm is finite."""
@@ -21,9 +23,11 @@ def logistic_noise(like: Tensor, generator: torch.Generator | None = None) -> Te
 
 
 def normal_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Standard normal noise."""
-    noise = torch.randn(like.shape, dtype=like.dtype, device=_device(like, generator), generator=generator)
-    return noise.to(like.device)
+    """Standard normal noise, its axes in memory in the order of the tensor's: channels that come last do so in both."""
+    axes = axes_in_memory(like)
+    shape = [like.shape[axis] for axis in axes]
+    noise = torch.randn(shape, dtype=like.dtype, device=_device(like, generator), generator=generator)
+    return noise.permute([axes.index(axis) for axis in range(like.ndim)]).to(like.device)
 
 
 def uniform_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -56,8 +56,8 @@ def sech_integral(log_scale: Tensor) -> Tensor:
     """I(t) = int_0^inf [1 - exp(-exp(t) sech^2(s) / 2)] ds, whose slope dI/dt is the gradient that autograd sees.
 
     With w = sigmoid(t - log 16), I = softplus(t - log 16) / 2 + w V(w) and dI/dt = w S(w), where V and S are smooth on
-    [0, 1] (analytic at 0, asymptotic at 1). Both are Chebyshev series computed once from the integral itself; a dtype
-    uses as many terms as it can resolve. So a handful of multiply-adds replaces Dawson's function, which torch lacks.
+    [0, 1] (analytic at 0, asymptotic at 1). Both are Chebyshev series computed once from the integral itself, and
+    replace Dawson's function, which torch lacks. Single precision reads them off a table, in a third of the time.
     """
     value: Tensor = _SechIntegral.apply(log_scale)[0]  # type: ignore[no-untyped-call]
     return value
@@ -69,17 +69,8 @@ class _SechIntegral(torch.autograd.Function):
     @staticmethod
     def forward(log_scale: Tensor) -> tuple[Tensor, Tensor]:
         flat = log_scale.reshape(-1)
-        value, slope = torch.empty_like(flat), torch.empty_like(flat)
-        num_terms = 16 if torch.finfo(flat.dtype).eps > 1e-8 else 44
-        value_series, slope_series = (_on(series, flat) for series in _sech_series(num_terms))
-        # Pieces that stay in the caches of the cores: twice as fast as whole passes over a large tensor.
-        size = _PIECE * torch.get_num_threads() if flat.device.type == "cpu" else max(flat.numel(), 1)
-        for t, value_out, slope_out in zip(*(torch.split(x, size) for x in (flat, value, slope)), strict=True):
-            shifted = t - _LOG_SHIFT
-            w = torch.sigmoid(shifted)
-            centred = 2 * w - 1
-            torch.mul(_horner(value_series, centred), w, out=value_out).sub_(F.logsigmoid(-shifted), alpha=0.5)
-            torch.mul(_horner(slope_series, centred), w, out=slope_out)
+        parts = [sech_integral_with_slope(piece) for piece in torch.split(flat, piece_size(flat))]
+        value, slope = (torch.cat(column).to(log_scale.dtype) for column in zip(*parts, strict=True))
         return value.view(log_scale.shape), slope.view(log_scale.shape)
 
     @staticmethod
@@ -123,19 +114,60 @@ class _SechSlope(torch.autograd.Function):
         return grad * torch.where(log_scale > _ASYMPTOTIC_FROM, -0.5 * torch.exp(-log_scale), near), None
 
 
+def sech_integral_with_slope(t: Tensor) -> tuple[Tensor, Tensor]:
+    """``sech_integral`` and its slope, outside of autograd, in at least single precision."""
+    return _sech_by_series(t) if t.dtype == torch.float64 else _sech_by_table(t)
+
+
+def piece_size(tensor: Tensor) -> int:
+    """Elements to compute at a time: passes over what stays in the caches of the cores are twice as fast."""
+    return _PIECE * torch.get_num_threads() if tensor.device.type == "cpu" else max(tensor.numel(), 1)
+
+
 _ASYMPTOTIC_FROM = 8.0
-_PIECE = 32_768
+_PIECE = 65_536
 _SHIFT = 16.0
 _LOG_SHIFT = math.log(_SHIFT)
+_TABLE_ENDS = (-20.0, 20.0)
+_NUM_CELLS = 32_768
+
+
+def _sech_by_series(t: Tensor) -> tuple[Tensor, Tensor]:
+    """The integral and its slope to 1e-12, in double precision."""
+    value_series, slope_series = _sech_series()
+    shifted = t - _LOG_SHIFT
+    w = torch.sigmoid(shifted)
+    centred = 2 * w - 1
+    return w * _horner(value_series, centred) - 0.5 * F.logsigmoid(-shifted), w * _horner(slope_series, centred)
+
+
+def _sech_by_table(t: Tensor) -> tuple[Tensor, Tensor]:
+    """The integral and its slope to 1e-6: from the left end of a cell, straight on; past the ends they are straight."""
+    values, slopes, bends = _sech_table(t.device)
+    low, high = _TABLE_ENDS
+    along = t.float().sub(low).mul_(_NUM_CELLS / (high - low)).clamp_min_(0.0)
+    cell = along.clamp_max(_NUM_CELLS - 1).to(torch.int32).clamp_min_(0)  # where a NaN would not be a cell
+    along.sub_(cell)
+    slope = slopes.index_select(0, cell)
+    value = values.index_select(0, cell).addcmul_(along, slope, value=(high - low) / _NUM_CELLS)
+    return value, slope.addcmul_(along, bends.index_select(0, cell))
 
 
 @cache
-def _sech_series(num_terms: int) -> tuple[list[float], list[float]]:
+def _sech_table(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The integral at the left end of each cell, its slope there, and how much the slope changes along the cell."""
+    value, slope = _sech_by_series(torch.linspace(*_TABLE_ENDS, _NUM_CELLS + 1, dtype=torch.float64))
+    values, slopes, bends = (column.to(device, torch.float32) for column in (value[:-1], slope[:-1], slope.diff()))
+    return values, slopes, bends
+
+
+@cache
+def _sech_series() -> tuple[list[float], list[float]]:
     """Coefficients of V and S in powers of 2w - 1, lowest first: Chebyshev interpolation in 64 nodes, cut to its head.
 
     The integrals at the nodes are trapezoid sums, which converge geometrically here (even, analytic, decaying).
     """
-    num_nodes = 64
+    num_nodes, num_terms = 64, 44
     angle = math.pi * (torch.arange(num_nodes, dtype=torch.float64) + 0.5) / num_nodes
     w = (1 + torch.cos(angle)) / 2
     scale = _SHIFT * w / (1 - w)
@@ -158,14 +190,10 @@ def _powers(chebyshev: Tensor) -> list[float]:
     return [float(c) for c in np.polynomial.chebyshev.cheb2poly(chebyshev.numpy())]
 
 
-def _on(series: list[float], like: Tensor) -> list[Tensor]:
-    return list(torch.tensor(series, dtype=like.dtype, device=like.device))
-
-
-def _horner(series: list[Tensor], x: Tensor) -> Tensor:
-    total = torch.addcmul(series[-2], series[-1], x)
-    for coefficient in reversed(series[:-2]):
-        torch.addcmul(coefficient, total, x, out=total)
+def _horner(series: list[float], x: Tensor) -> Tensor:
+    total = torch.full_like(x, series[-1])
+    for coefficient in reversed(series[:-1]):
+        total.mul_(x).add_(coefficient)
     return total
 
 

@@ -56,6 +56,7 @@ class Nested(nn.Module):
         self._slicer = Slicer(groups, {name: tensor.shape for name, tensor in self.tensors().items()})
         self._scaler = Scaler(groups, self.tensors())
         self.quantised = Quantised(groups, self.tensors(), bits or Bits())
+        self._slices: tuple[Cut, dict[str, Tensor]] | None = None
         self.private = PrivateNorms(module, [make_cut(groups, own) for own in private], self.sliced_at)
         self._layers = {path: part for path, part in module.named_modules() if isinstance(part, VariationalLayer)}
         self.drawn: Cut | None = None
@@ -85,6 +86,16 @@ class Nested(nn.Module):
             yield self
         finally:
             self._block = before
+
+    @contextmanager
+    def shared_at(self, cut: float | Mapping[str, int] | Cut) -> Iterator["Nested"]:
+        """Run at a cut inside the block, where all that is computed shares its slices, and so one backward pass."""
+        with self.at(cut):
+            before, self._slices = self._slices, (self.cut, self.sliced_at(self.cut))
+            try:
+                yield self
+            finally:
+                self._slices = before
 
     @contextmanager
     def drawing(self) -> Iterator["Nested"]:
@@ -209,6 +220,8 @@ class Nested(nn.Module):
 
     def sliced_at(self, cut: Cut) -> dict[str, Tensor]:
         """The part of each tensor that a cut keeps, as it is stored: what sizes follow from."""
+        if self._slices is not None and self._slices[0] == cut:
+            return self._slices[1]
         return self._slicer.cut(self.tensors(), cut)
 
     def levels_at(self, cut: Cut) -> dict[str, Levels]:
@@ -224,7 +237,8 @@ class Nested(nn.Module):
         """
         tensors = self.tensors()
         scaled = self._scaler.scaled(tensors, self._keep_probs()) if self.rescale and not self.training else {}
-        smaller = scaled | self._slicer.cut(tensors | scaled, cut) | self.private.at(cut)
+        sliced = self._slicer.cut(tensors | scaled, cut) if scaled else self.sliced_at(cut)
+        smaller = scaled | sliced | self.private.at(cut)
         smaller |= self.quantised.at(tensors | smaller, cut)
         if not self.training and cut in self.statistics:
             known = self.statistics[cut]

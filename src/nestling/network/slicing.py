@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +27,39 @@ class Take:
         return tensor.index_select(self.axis, self.index.to(tensor.device))
 
 
+def _taken(tensor: Tensor, takes: Sequence[Take]) -> Tensor:
+    """The rows kept along several axes; where a gradient comes back, a dense copy that it comes back to in one step."""
+    if len(takes) > 1 and tensor.requires_grad and torch.is_grad_enabled() and all(t.index is None for t in takes):
+        return _Corner.apply(tensor, takes)  # type: ignore[no-untyped-call,no-any-return]
+    for take in takes:
+        tensor = take.of(tensor)
+    return tensor
+
+
+class _Corner(torch.autograd.Function):
+    """The first rows along several axes; their gradient is laid out in memory as the whole tensor is."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(tensor: Tensor, takes: Sequence[Take]) -> Tensor:
+        for take in takes:
+            tensor = take.of(tensor)
+        return tensor.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Sequence[Take]], output: Tensor) -> None:  # noqa: ANN401
+        ctx.shape, ctx.strides, ctx.takes = inputs[0].shape, inputs[0].stride(), inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+        whole = corner = gradient.new_empty_strided(ctx.shape, ctx.strides).zero_()
+        for take in ctx.takes:
+            corner = take.of(corner)
+        corner.copy_(gradient)
+        return whole, None
+
+
 class Slicer:
     """Knows for every group and width which rows of which tensor are left; what it worked out once it remembers."""
 
@@ -39,15 +73,13 @@ class Slicer:
 
     def cut(self, tensors: Mapping[str, Tensor], cut: Cut) -> dict[str, Tensor]:
         """The smaller tensors, by name; those that keep their size are left out."""
-        smaller: dict[str, Tensor] = {}
+        takes: dict[str, list[Take]] = defaultdict(list)
         widths = cut.as_dict()
         for place, owners in self._owners.items():
-            kept = tuple(widths[group.name] for group, _ in owners)
-            take = self._take(place, kept)
+            take = self._take(place, tuple(widths[group.name] for group, _ in owners))
             if take is not None:
-                name = place[0]
-                smaller[name] = take.of(smaller.get(name, tensors[name]))
-        return smaller
+                takes[place[0]].append(take)
+        return {name: _taken(tensors[name], own) for name, own in takes.items()}
 
     def give_back(self, tensors: Mapping[str, Tensor], smaller: Mapping[str, Tensor], cut: Cut) -> None:
         """Write running statistics, where they had to be copied, back to the rows they came from."""

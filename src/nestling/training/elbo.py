@@ -22,6 +22,7 @@ from nestling.distributions import (
     molchanov_kl,
 )
 from nestling.distributions.gates import gates_of
+from nestling.distributions.totals import total
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.network import Cut, Nested
 from nestling.network.cut import full_cut
@@ -136,9 +137,9 @@ def _hard_part(
     """A part of the batch at a drawn cut, which alone is computed."""
     cut, log_prob = draw
     args, kwargs = as_call(inputs)
-    with nested.at(cut):
+    with nested.shared_at(cut):
         nll = nll_of(model, nested(*args, **kwargs), targets)
-    return nll, weight_divergence(nested, cut, divergence).to(nll), log_prob.to(nll), cut
+        return nll, weight_divergence(nested, cut, divergence).to(nll), log_prob.to(nll), cut
 
 
 def _relaxed_part(
@@ -183,9 +184,9 @@ def weight_divergence(
     log_alphas = nested.log_alphas(cut)
     if not log_alphas:
         return torch.zeros(())
-    terms = divergence(torch.cat([own.reshape(-1) for own in log_alphas.values()]))
     if keep_probs is None:
-        return terms.sum()
+        return torch.stack([total(divergence, own) for own in log_alphas.values()]).sum()
+    terms = divergence(torch.cat([own.reshape(-1) for own in log_alphas.values()]))
     return terms @ torch.cat([nested.weight_shares(path, keep_probs).reshape(-1) for path in log_alphas])
 
 

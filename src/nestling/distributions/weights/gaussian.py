@@ -1,8 +1,14 @@
 """The Gaussian weight posterior by either scale: log alpha (noise in proportion to the weight) or log sigma^2."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
+from nestling.distributions.layout import laid_out_as
+from nestling.distributions.noise import normal_noise
 from nestling.distributions.weights.posterior import LOG_ALPHA_BOUNDS, WeightPosterior, to_log_alpha
 
 
@@ -16,15 +22,20 @@ class MultiplicativeGaussian(WeightPosterior):
 
     def bounded_log_alpha(self) -> Tensor:
         """log alpha within its bounds."""
-        return self.log_alpha.clamp(*LOG_ALPHA_BOUNDS)
+        return F.hardtanh(self.log_alpha, *LOG_ALPHA_BOUNDS)
 
     def variance(self) -> Tensor:
         """alpha theta^2."""
-        return self.bounded_log_alpha().exp() * self.mean.square()
+        return _ScaledSquare.apply(self.mean, self.log_alpha)[0]  # type: ignore[no-untyped-call,no-any-return]
 
     def std(self) -> Tensor:
         """sqrt(alpha) |theta|."""
         return torch.exp(0.5 * self.bounded_log_alpha()) * self.mean.abs()
+
+    def sample(self, shape: tuple[int, ...] = (), generator: torch.Generator | None = None) -> Tensor:
+        """Draw weights (*shape, *mean.shape), differentiable in the parameters."""
+        noise = normal_noise(self.mean.expand(*shape, *self.mean.shape), generator)
+        return _Perturbed.apply(self.mean, self.log_alpha, noise)[0]  # type: ignore[no-untyped-call,no-any-return]
 
 
 class AdditiveGaussian(WeightPosterior):
@@ -46,3 +57,60 @@ class AdditiveGaussian(WeightPosterior):
     def std(self) -> Tensor:
         """sigma."""
         return torch.exp(0.5 * self.log_sigma2).expand_as(self.mean)
+
+
+class _ScaledSquare(torch.autograd.Function):
+    """alpha theta^2 from theta and log alpha; what both of their gradients are made of is kept, and nothing else."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(mean: Tensor, log_alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """The variance, and alpha theta."""
+        scaled = F.hardtanh(log_alpha, *LOG_ALPHA_BOUNDS).exp_() * mean
+        return scaled * mean, scaled
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs, output[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None]:  # noqa: ANN401
+        mean, log_alpha, scaled = ctx.saved_tensors
+        shared = laid_out_as(mean, gradient) * scaled
+        return 2 * shared, _to_log_alpha(shared * mean, log_alpha)
+
+
+class _Perturbed(torch.autograd.Function):
+    """theta (1 + sqrt(alpha) noise) from theta, log alpha and noise; sqrt(alpha) noise is kept for the gradients."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(mean: Tensor, log_alpha: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights, and their relative noise."""
+        relative = F.hardtanh(log_alpha, *LOG_ALPHA_BOUNDS).mul_(0.5).exp_() * noise
+        return torch.addcmul(mean, mean, relative), relative
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs[:2], output[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
+        mean, log_alpha, relative = ctx.saved_tensors
+        gradient = laid_out_as(relative, gradient)
+        shared = gradient * relative
+        to_scale = _to_log_alpha(torch.mul(shared, mean).mul_(0.5), log_alpha)
+        return shared.add_(gradient).sum_to_size(mean.shape), to_scale, None
+
+
+def _to_log_alpha(gradient: Tensor, log_alpha: Tensor) -> Tensor:
+    """What of a gradient reaches log alpha: none past its bounds."""
+    summed = gradient.sum_to_size(log_alpha.shape)
+    result: Tensor = torch.ops.aten.hardtanh_backward(summed, log_alpha, *LOG_ALPHA_BOUNDS)
+    return result

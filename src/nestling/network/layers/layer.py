@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.weights import WeightPosterior
@@ -80,7 +81,7 @@ class VariationalLayer(Stochastic, ABC):
         if self.sampling == "local":
             mean = self.apply_weight(x, self.posterior.mean, self.bias, **asked)
             variance = self.apply_weight(x.square(), self.posterior.variance(), None, **asked)
-            return mean + _root(variance) * normal_noise(mean)
+            return _Noisy.apply(mean, variance, normal_noise(mean))[0]  # type: ignore[no-untyped-call,no-any-return]
         if self.sampling == "each" and self.is_batch(x):
             return self.apply_each(x, self.posterior.sample((x.shape[0],)), self.bias, **asked)
         return self.apply_weight(x, self.posterior.sample(), self.bias, **asked)
@@ -116,12 +117,31 @@ def drawing(module: nn.Module) -> Iterator[nn.Module]:
             part.noisy = noisy
 
 
-def _root(variance: Tensor) -> Tensor:
-    """The root of an activation's variance, with zero gradient where it vanishes.
+class _Noisy(torch.autograd.Function):
+    """mean + noise * root(variance), which keeps one tensor for its gradients; none flows where the variance vanishes.
 
-    It stops at the square of the precision: finite in half precision too, and nothing beside activations of size one.
+    The root stops at the precision: finite in half precision too, and nothing beside activations of size one.
     """
-    return variance.clamp_min(torch.finfo(variance.dtype).eps ** 2).sqrt()
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(mean: Tensor, variance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """The activations, and their slope in the variance."""
+        least = torch.finfo(variance.dtype).eps ** 2
+        std = variance.clamp_min(least).sqrt_()
+        half = torch.addcdiv(noise.new_zeros(()), noise, std, value=0.5)
+        return torch.addcmul(mean, noise, std), torch.ops.aten.threshold_backward(half, variance, least)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
+        return gradient, gradient * ctx.saved_tensors[0], None
 
 
 def as_parameter(mean: Tensor) -> nn.Parameter:
