@@ -45,6 +45,16 @@ def test_a_total_is_the_sum_with_its_gradient(make, divergence):
         assert torch.equal(total(divergence, log_alpha), found)
 
 
+@pytest.mark.parametrize("divergence", DIVERGENCES, ids=lambda own: own.__name__)
+def test_what_is_past_the_bounds_counts_as_if_at_them_and_has_no_gradient(divergence):
+    log_alpha = torch.tensor([-9.0, -3.0, 0.5, 3.0, 8.0], dtype=torch.float64, requires_grad=True)
+    found = total(divergence, log_alpha, (-4.0, 4.0))
+    expected = divergence(log_alpha.clamp(-4.0, 4.0)).sum()
+    assert torch.allclose(found, expected, rtol=1e-12)
+    gradients = (torch.autograd.grad(value, log_alpha)[0] for value in (found, expected))
+    assert torch.allclose(*gradients, rtol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_total_in_less_than_double_precision(dtype):
     torch.manual_seed(2)

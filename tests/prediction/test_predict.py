@@ -243,3 +243,92 @@ def test_output_that_is_no_tensor_is_refused(x):
         predict(Two(), x)
     with pytest.raises(nl.ArgumentError, match="no tensor with a batch axis"):
         predict(Two(), 3, batch_size=2)
+
+
+def counted(function, name):
+    """How often an operation runs while a function does."""
+    with torch.profiler.profile() as profile:
+        function()
+    return sum(row.count for row in profile.key_averages() if row.key == name)
+
+
+def test_draws_of_a_small_batch_run_in_one_pass():
+    network = nested(sampling="local").eval()
+    few, many = torch.randn(3, 4), torch.randn(40, 4)
+    assert counted(lambda: predict(network, few, samples=6), "aten::addmm") == 2  # the means of two layers
+    assert counted(lambda: predict(network, few, samples=64), "aten::addmm") == 4  # 96 examples at a time
+    assert counted(lambda: predict(network, many, samples=6), "aten::addmm") == 12
+
+
+@pytest.mark.parametrize("size", [1, 3, 40])
+def test_draws_in_one_pass_are_spread_as_those_one_by_one(size):
+    """One layer, whose outputs are Gaussian: mean and variance of every one of them within five standard errors."""
+    torch.manual_seed(0)
+    network = nl.nest(nn.Sequential(nn.Linear(3, 4)), torch.randn(2, 3), sampling="local", where="all")
+    layer = next(part for part in network.modules() if isinstance(part, VariationalLayer))
+    layer.posterior.log_alpha.data.fill_(0.5)
+    x, number = torch.randn(size, 3), 4_000
+    mean, variance = layer.moments(x)
+    found = predict(network, x, samples=number, keep_samples=True, likelihood="gaussian", seed=1)
+    draws = found.samples if found.samples.ndim == 3 else found.samples.unsqueeze(1)
+    assert draws.shape == (number, size, 4)
+    assert ((draws.mean(0) - mean).abs() < 5 * (variance / number).sqrt()).all()
+    assert ((draws.var(0) / variance - 1).abs() < 5 * math.sqrt(2 / number)).all()
+    pairs = torch.corrcoef(draws[:, 0].T) - torch.eye(4)
+    assert pairs.abs().max() < 5 / math.sqrt(number)
+
+
+def test_layers_that_draw_nothing_run_once():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    network = nl.nest(module, torch.randn(2, 4), exclude=("0", "2"), sampling="shared", where="all").eval()
+    x = torch.randn(20, 4)
+    torch.manual_seed(5)
+    with torch.no_grad(), network.drawing():
+        each = torch.stack([network(x) for _ in range(6)])
+    torch.manual_seed(5)
+    asked, run = 3 * 6, 2 + 6  # the profiler sees those that are looked up and, once more, those that run
+    assert counted(lambda: predict(network, x, samples=6), "aten::addmm") == asked + run
+    torch.manual_seed(5)
+    found = predict(network, x, samples=6, keep_samples=True)
+    torch.testing.assert_close(found.samples, each.softmax(-1))
+
+
+def test_fast_draws_one_weight_for_a_large_batch_and_leaves_the_network_as_it_was():
+    network = nested(sampling="local").eval()
+    x = torch.randn(20, 4)
+    assert counted(lambda: predict(network, x, samples=6), "aten::square") == 12
+    assert counted(lambda: predict(network, x, samples=6, fast=True), "aten::square") == 0
+    assert {part.sampling for part in network.modules() if isinstance(part, VariationalLayer)} == {"local"}
+    found = predict(network, x[:1].expand(20, 4), samples=6, fast=True, keep_samples=True).samples
+    assert (found[:, 0] - found[:, 7]).abs().max() < 1e-6
+
+
+def test_what_is_known_of_weights_is_forgotten_when_they_change():
+    network = nested(sampling="local").eval()
+    layers = [part for part in network.modules() if isinstance(part, VariationalLayer)]
+    x = torch.randn(3, 4)
+    before = predict(network, x, samples=500, seed=0).epistemic.mean()
+    with torch.no_grad():
+        for layer in layers:
+            layer.posterior.log_alpha.fill_(-15.0)
+    assert predict(network, x, samples=500, seed=0).epistemic.mean() < 1e-3 * before
+    with torch.no_grad():
+        for layer in layers:
+            layer.posterior.mean.zero_()
+    assert predict(network, x, samples=5, seed=0).epistemic.abs().max() < 1e-6
+
+
+def test_an_output_whose_first_axis_is_not_the_batch_is_drawn_one_by_one():
+    class Turned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.layer(x).T
+
+    torch.manual_seed(0)
+    network = nl.nest(Turned(), torch.randn(5, 4), sampling="local", where="all").eval()
+    found = predict(network, torch.randn(5, 4), samples=6, keep_samples=True, likelihood="gaussian")
+    assert found.samples.shape == (6, 3, 5)

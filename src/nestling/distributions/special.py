@@ -69,7 +69,8 @@ class _SechIntegral(torch.autograd.Function):
     @staticmethod
     def forward(log_scale: Tensor) -> tuple[Tensor, Tensor]:
         flat = log_scale.reshape(-1)
-        parts = [sech_integral_with_slope(piece) for piece in torch.split(flat, piece_size(flat))]
+        work_out = _sech_by_series if log_scale.dtype == torch.float64 else _sech_by_table
+        parts = [work_out(piece) for piece in torch.split(flat, piece_size(flat))]
         value, slope = (torch.cat(column).to(log_scale.dtype) for column in zip(*parts, strict=True))
         return value.view(log_scale.shape), slope.view(log_scale.shape)
 
@@ -114,9 +115,22 @@ class _SechSlope(torch.autograd.Function):
         return grad * torch.where(log_scale > _ASYMPTOTIC_FROM, -0.5 * torch.exp(-log_scale), near), None
 
 
-def sech_integral_with_slope(t: Tensor) -> tuple[Tensor, Tensor]:
-    """``sech_integral`` and its slope, outside of autograd, in at least single precision."""
-    return _sech_by_series(t) if t.dtype == torch.float64 else _sech_by_table(t)
+def sech_integral_sum(t: Tensor) -> Tensor:
+    """The sum of ``sech_integral`` over a vector, outside of autograd, in at least single precision."""
+    if t.dtype == torch.float64:
+        return _sech_by_series(t)[0].sum()
+    cell, along, beyond = _placed(t)
+    found = torch.view_as_real(_sech_table(t.device)[0].index_select(0, cell))
+    return found[:, 0].sum() + torch.dot(along, found[:, 1]) + 0.5 * beyond.sum()
+
+
+def sech_integral_slope(t: Tensor) -> Tensor:
+    """The slope of ``sech_integral`` at each element of a vector, outside of autograd, in at least single precision."""
+    if t.dtype == torch.float64:
+        return _sech_by_series(t)[1]
+    cell, along, _ = _placed(t)
+    found = torch.view_as_real(_sech_table(t.device)[1].index_select(0, cell))
+    return torch.addcmul(found[:, 0], along, found[:, 1])
 
 
 def piece_size(tensor: Tensor) -> int:
@@ -125,7 +139,7 @@ def piece_size(tensor: Tensor) -> int:
 
 
 _ASYMPTOTIC_FROM = 8.0
-_PIECE = 65_536
+_PIECE = 131_072
 _SHIFT = 16.0
 _LOG_SHIFT = math.log(_SHIFT)
 _TABLE_ENDS = (-20.0, 20.0)
@@ -142,23 +156,33 @@ def _sech_by_series(t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sech_by_table(t: Tensor) -> tuple[Tensor, Tensor]:
-    """The integral and its slope to 1e-6: from the left end of a cell, straight on; past the ends they are straight."""
-    values, slopes, bends = _sech_table(t.device)
+    """The integral and its slope to 1e-6: straight lines within a cell, and past the ends."""
+    cell, along, beyond = _placed(t)
+    found = torch.view_as_real(_sech_table(t.device)[0].index_select(0, cell))
+    return torch.addcmul(found[:, 0], along, found[:, 1]) + 0.5 * beyond, sech_integral_slope(t)
+
+
+def _placed(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The cell of each element, how far along the cell it is, and how far beyond the end of the table."""
     low, high = _TABLE_ENDS
-    along = t.float().sub(low).mul_(_NUM_CELLS / (high - low)).clamp_min_(0.0)
-    cell = along.clamp_max(_NUM_CELLS - 1).to(torch.int32).clamp_min_(0)  # where a NaN would not be a cell
-    along.sub_(cell)
-    slope = slopes.index_select(0, cell)
-    value = values.index_select(0, cell).addcmul_(along, slope, value=(high - low) / _NUM_CELLS)
-    return value, slope.addcmul_(along, bends.index_select(0, cell))
+    single = t.float()
+    along = single.clamp(low, high).sub_(low).mul_(_NUM_CELLS / (high - low))
+    cell = along.to(torch.int32).clamp_min_(0)  # a NaN would be no cell
+    return cell, along.sub_(cell), F.relu(single - high)
 
 
 @cache
-def _sech_table(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """The integral at the left end of each cell, its slope there, and how much the slope changes along the cell."""
-    value, slope = _sech_by_series(torch.linspace(*_TABLE_ENDS, _NUM_CELLS + 1, dtype=torch.float64))
-    values, slopes, bends = (column.to(device, torch.float32) for column in (value[:-1], slope[:-1], slope.diff()))
-    return values, slopes, bends
+def _sech_table(device: torch.device) -> tuple[Tensor, Tensor]:
+    """At the left end of each cell: the integral and its change along the cell; its slope and the change of that.
+
+    Each pair is one complex number, to be looked up at the price of one.
+    """
+    low, high = _TABLE_ENDS
+    nodes = low + (high - low) / _NUM_CELLS * torch.arange(_NUM_CELLS + 2, dtype=torch.float64)
+    of_value, of_slope = (
+        torch.complex(column[:-1], column.diff()).to(device, torch.complex64) for column in _sech_by_series(nodes)
+    )
+    return of_value, of_slope
 
 
 @cache

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nestling.distributions.orders import Order
+from nestling.distributions.weights import WeightPosterior
 from nestling.errors import ArgumentError, ShapeError
 from nestling.network.bits import Bits, Levels, Quantised
 from nestling.network.cut import Cut, full_cut, make_cut
 from nestling.network.group import Groups
-from nestling.network.layers import VariationalLayer, drawing, mean_name, plain_name
+from nestling.network.layers import Stochastic, VariationalLayer, drawing, mean_name, plain_name
 from nestling.network.modes import in_mode
 from nestling.network.private import PrivateNorms
 from nestling.network.runner import REMEMBERED_CUTS, Runner
@@ -103,6 +104,14 @@ class Nested(nn.Module):
         with drawing(self):
             yield self
 
+    @property
+    def draws_apart(self) -> bool:
+        """Whether the examples of a batch have draws of their own, so that they may as well be copies of one."""
+        parts = [part for part in self.modules() if isinstance(part, Stochastic)]
+        return self._runner.calls_layers and all(
+            isinstance(part, VariationalLayer) and part.sampling != "shared" for part in parts
+        )
+
     def sample_cut(self, generator: torch.Generator | None = None) -> Cut:
         """Draw a width for every group from its order."""
         return Cut(tuple((name, int(order.sample((), generator))) for name, order in self.orders.items()))
@@ -158,13 +167,21 @@ class Nested(nn.Module):
 
     def log_alphas(self, cut: Cut) -> dict[str, Tensor]:
         """log alpha of every weight that a cut keeps, by the name of its layer: what divergences are made of."""
-        smaller, gone = self.sliced_at(cut), self.dropped(cut)
-        with self._runner.holders.replaced(smaller):
-            return {
-                path: layer.posterior.bounded_log_alpha().expand_as(layer.posterior.mean)
-                for path, layer in self._layers.items()
-                if f"{path}.weight" not in gone
-            }
+        with self._posteriors(cut) as kept:
+            return {path: own.bounded_log_alpha().expand_as(own.mean) for path, own in kept.items()}
+
+    def weight_total(self, cut: Cut, divergence: Callable[[Tensor], Tensor]) -> Tensor:
+        """A divergence, a function of log alpha, summed over every weight that a cut keeps."""
+        with self._posteriors(cut) as kept:
+            totals = [own.total(divergence) for own in kept.values()]
+        return torch.stack(totals).sum() if totals else torch.zeros(())
+
+    @contextmanager
+    def _posteriors(self, cut: Cut) -> Iterator[dict[str, WeightPosterior]]:
+        """The posteriors of the layers that a cut keeps, of the cut's size inside the block."""
+        gone = self.dropped(cut)
+        with self._runner.holders.replaced(self.sliced_at(cut)):
+            yield {path: own.posterior for path, own in self._layers.items() if f"{path}.weight" not in gone}
 
     def weight_shares(self, path: str, values: Mapping[str, Tensor]) -> Tensor:
         """For each weight of a variational layer the product of the values of the blocks it lies in, such as keep

@@ -23,15 +23,16 @@ class Reuse(TorchDispatchMode):  # type: ignore[no-untyped-call]
     deep weights lie, and a result lies as deep as the deepest thing it came from. Those above ``keep`` are kept beyond
     the run, with every tensor they came from: keep what the next run can use, since memory that is not used again is
     taken anew, which takes time. What a run asks for twice it gets twice, since it may write to either. Without
-    gradients only; randomness runs each time. ``num_run`` and ``num_reused`` count operations that compute.
+    gradients only; randomness runs each time, and what comes of it lies deepest, where nothing is kept. ``num_run``
+    and ``num_reused`` count operations that compute.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.keep: float = math.inf
         self.num_run = self.num_reused = 0
-        self._known: dict[int, dict[Any, tuple[Any, tuple[int, ...], Any]]] = {}
-        self._depths: dict[int, int] = {}
+        self._known: dict[float, dict[Any, tuple[Any, tuple[int, ...], Any]]] = {}
+        self._depths: dict[int, float] = {}
         self._turns: dict[Any, int] = {}
 
     @classmethod
@@ -45,7 +46,7 @@ class Reuse(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._turns.clear()
         self._known = {depth: own for depth, own in self._known.items() if depth < self.keep}
 
-    def place(self, depths: Iterable[tuple[Tensor, int]]) -> None:
+    def place(self, depths: Iterable[tuple[Tensor, float]]) -> None:
         """Say how deep tensors lie; those that are not named lie above all."""
         self._depths.update((tensor.data_ptr(), depth) for tensor, depth in depths)
 
@@ -55,7 +56,8 @@ class Reuse(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seen = args[: _RUNNING.start] + args[_RUNNING.stop :] if func is _NORM and args[5] else args
         given = (*seen, *named.values())
         depth = max((self._depths.get(tensor.data_ptr(), _SURFACE) for tensor in _tensors(given)), default=_SURFACE)
-        is_pure, writes = _nature(func)
+        is_pure, writes, is_random = _nature(func)
+        depth = math.inf if is_random else depth
         key = None
         if is_pure and (depth < self.keep or depth in self._known):
             asked = func, _key(seen), _key(named.items())
@@ -77,11 +79,12 @@ _NOTHING = None, None, None
 
 
 @cache
-def _nature(func: Any) -> tuple[bool, bool]:  # noqa: ANN401
-    """Whether an operation makes new tensors from its arguments alone, as views do not, and whether it writes."""
+def _nature(func: Any) -> tuple[bool, bool, bool]:  # noqa: ANN401
+    """Whether an operation makes new tensors from its arguments alone, as views do not; writes; is random."""
     schema = func._schema
     views = any(given.alias_info is not None for given in schema.returns)
-    return not (views or schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags), schema.is_mutable
+    is_random = torch.Tag.nondeterministic_seeded in func.tags
+    return not (views or schema.is_mutable or is_random), schema.is_mutable, is_random
 
 
 def _key(values: Iterable[Any]) -> tuple[Any, ...]:

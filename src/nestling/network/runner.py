@@ -26,7 +26,12 @@ REMEMBERED_CUTS = 1024
 
 
 class Runner(ABC):
-    """Runs ``module`` with smaller tensors in place of its own, and takes smaller copies out of it."""
+    """Runs ``module`` with smaller tensors in place of its own, and takes smaller copies out of it.
+
+    ``calls_layers`` says whether its layers run, as their sampling says, or a graph with one weight for all examples.
+    """
+
+    calls_layers = True
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -95,6 +100,8 @@ class GraphRunner(Runner):
     The graph's tensors are read off the module at each call: the mean of a variational layer's weight, or one draw of
     it for the whole batch.
     """
+
+    calls_layers = False
 
     def __init__(self, module: nn.Module, found: Trace, groups: Groups, branches: Mapping[str, Branch]) -> None:
         super().__init__(module)

@@ -6,33 +6,41 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from nestling.arguments import real_tensor
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.network.cut import Cut
-from nestling.network.layers import Stochastic, drawing
+from nestling.network.layers import Stochastic, VariationalLayer, drawing, sampled_as
 from nestling.network.modes import in_mode
 from nestling.network.nest import as_call
 from nestling.network.nested import Nested
+from nestling.network.reuse import Reuse
 from nestling.seeding import Purpose, reseed
 
 CutLike = float | Mapping[str, int] | Cut
+_Call = tuple[tuple[Any, ...], dict[str, Any]]
+FOLDED_UP_TO = 16
+"""Examples of a batch whose draws run in one pass, over copies of the batch: beyond it, one after another is faster."""
+FOLDED_BATCH = 96
+"""Examples of such a pass, copies and all, at most."""
 
 
 @contextmanager
-def passes(model: nn.Module, cut: CutLike | None, samples: int, seed: int | None) -> Iterator["Passes"]:
+def passes(
+    model: nn.Module, cut: CutLike | None, samples: int, seed: int | None, *, fast: bool = False
+) -> Iterator["Passes"]:
     """Run a network inside the block; ``seed`` makes it reproducible and leaves torch's random state as it was."""
     _check_samples(samples)
     _check_model(model, cut)
     draws = samples > 0 and any(isinstance(part, Stochastic) for part in model.modules())
     with _kept(seed), torch.no_grad(), in_mode(model, training=False), drawing(model) if draws else nullcontext():
         if not isinstance(model, Nested):
-            yield Passes(model, samples if draws else 1, None, seed)
+            yield Passes(model, samples if draws else 1, None, seed, fast)
             return
         with model.at(model.cut if cut is None else cut):
-            yield Passes(model, samples if draws else 1, model.cut, seed)
+            yield Passes(model, samples if draws else 1, model.cut, seed, fast)
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,7 @@ class Passes:
     num_passes: int
     cut: Cut | None
     seed: int | None
+    fast: bool = False
 
     def __call__(self, x: Any, number: int, *, foreign: bool = False) -> Tensor:  # noqa: ANN401
         """The outputs (S, B, ...) of batch ``number``, in single precision or better.
@@ -53,16 +62,72 @@ class Passes:
         if self.seed is not None:
             device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
             reseed(device, Purpose.PREDICTION, self.seed, int(foreign), number)
-        return torch.stack([_checked(self.model(*args, **kwargs), number) for _ in range(self.num_passes)])
+        size = _batch_size(args, kwargs)
+        with sampled_as(self.model, "shared") if self.fast and size > FOLDED_UP_TO else nullcontext():
+            if self.num_passes > 1 and size <= FOLDED_UP_TO and draws_apart(self.model):
+                return self._folded(args, kwargs, size, number)
+            return self._one_by_one(args, kwargs, number)
 
-    def _on_device(self, call: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _one_by_one(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int) -> Tensor:
+        """A pass a draw; where some layers have nothing to draw, those before the first that has run once."""
+        memo = Reuse() if self.num_passes > 1 and _has_plain_layers(self.model) else nullcontext()
+        outputs = []
+        for _ in range(self.num_passes):
+            with memo:
+                outputs.append(_checked(self.model(*args, **kwargs), number))
+        return torch.stack(outputs)
+
+    def _folded(self, args: tuple[Any, ...], kwargs: dict[str, Any], size: int, number: int) -> Tensor:
+        """Several draws in one pass, over as many copies of the batch."""
+        outputs: list[Tensor] = []
+        while len(outputs) < self.num_passes:
+            times = min(self.num_passes - len(outputs), max(1, FOLDED_BATCH // max(size, 1)))
+            more_args, more_kwargs = _repeated((args, kwargs), size, times)
+            output = self.model(*more_args, **more_kwargs)
+            if isinstance(output, Tensor) and (output.ndim == 0 or output.shape[0] != size * times):
+                return self._one_by_one(args, kwargs, number)  # its first axis is not the batch
+            outputs += [_checked(own, number) for own in (output.chunk(times) if times > 1 else [output])]
+        return torch.stack(outputs)
+
+    def _on_device(self, call: _Call) -> _Call:
         parameter = next(self.model.parameters(), None)
         if parameter is None:
             return call
-        moved: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map_only(
-            Tensor, lambda tensor: tensor.to(parameter.device), call
-        )
+        moved: _Call = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(parameter.device), call)
         return moved
+
+
+def draws_apart(model: nn.Module) -> bool:
+    """Whether the examples of a batch have draws of their own."""
+    if isinstance(model, Nested):
+        return model.draws_apart
+    parts = [part for part in model.modules() if isinstance(part, Stochastic)]
+    return not any(isinstance(part, fx.GraphModule) for part in model.modules()) and all(
+        isinstance(part, VariationalLayer) and part.sampling != "shared" for part in parts
+    )
+
+
+def _repeated(call: _Call, size: int, times: int) -> _Call:
+    """A call whose batch is there several times, one copy after the other."""
+
+    def copies(tensor: Tensor) -> Tensor:
+        has_batch = tensor.ndim > 0 and tensor.shape[0] == size
+        return tensor.repeat(times, *[1] * (tensor.ndim - 1)) if has_batch else tensor
+
+    repeated: _Call = pytree.tree_map_only(Tensor, copies, call)
+    return repeated
+
+
+def _batch_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """The length of the first axis of the first tensor that has one."""
+    leaves = pytree.tree_leaves((args, kwargs))
+    return next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), 0)
+
+
+def _has_plain_layers(model: nn.Module) -> bool:
+    """Whether a network has matrices that are not drawn."""
+    drawn = {id(own) for part in model.modules() if isinstance(part, VariationalLayer) for own in part.parameters()}
+    return any(own.ndim > 1 and id(own) not in drawn for own in model.parameters())
 
 
 def _checked(output: Any, number: int) -> Tensor:  # noqa: ANN401

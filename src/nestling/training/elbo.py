@@ -22,7 +22,6 @@ from nestling.distributions import (
     molchanov_kl,
 )
 from nestling.distributions.gates import gates_of
-from nestling.distributions.totals import total
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.network import Cut, Nested
 from nestling.network.cut import full_cut
@@ -181,11 +180,11 @@ def weight_divergence(
     keep_probs: dict[str, Tensor] | None = None,
 ) -> Tensor:
     """The KL of the weights that a cut keeps, in nats; with keep probabilities, each weighed by those of its groups."""
+    if keep_probs is None:
+        return nested.weight_total(cut, divergence)
     log_alphas = nested.log_alphas(cut)
     if not log_alphas:
         return torch.zeros(())
-    if keep_probs is None:
-        return torch.stack([total(divergence, own) for own in log_alphas.values()]).sum()
     terms = divergence(torch.cat([own.reshape(-1) for own in log_alphas.values()]))
     return terms @ torch.cat([nested.weight_shares(path, keep_probs).reshape(-1) for path in log_alphas])
 

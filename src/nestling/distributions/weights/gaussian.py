@@ -1,5 +1,6 @@
 """The Gaussian weight posterior by either scale: log alpha (noise in proportion to the weight) or log sigma^2."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nestling.distributions.layout import laid_out_as
-from nestling.distributions.noise import normal_noise
+from nestling.distributions.totals import total
 from nestling.distributions.weights.posterior import LOG_ALPHA_BOUNDS, WeightPosterior, to_log_alpha
 
 
@@ -32,9 +33,16 @@ class MultiplicativeGaussian(WeightPosterior):
         """sqrt(alpha) |theta|."""
         return torch.exp(0.5 * self.bounded_log_alpha()) * self.mean.abs()
 
-    def sample(self, shape: tuple[int, ...] = (), generator: torch.Generator | None = None) -> Tensor:
-        """Draw weights (*shape, *mean.shape), differentiable in the parameters."""
-        noise = normal_noise(self.mean.expand(*shape, *self.mean.shape), generator)
+    def total(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:
+        """A divergence, a function of log alpha, summed over all weights."""
+        return total(divergence, self.log_alpha.expand_as(self.mean), LOG_ALPHA_BOUNDS)
+
+    def spread(self) -> Tensor:
+        """sqrt(alpha) theta."""
+        return torch.exp(0.5 * self.bounded_log_alpha()) * self.mean
+
+    def perturbed(self, noise: Tensor) -> Tensor:
+        """theta (1 + sqrt(alpha) noise)."""
         return _Perturbed.apply(self.mean, self.log_alpha, noise)[0]  # type: ignore[no-untyped-call,no-any-return]
 
 
@@ -57,6 +65,14 @@ class AdditiveGaussian(WeightPosterior):
     def std(self) -> Tensor:
         """sigma."""
         return torch.exp(0.5 * self.log_sigma2).expand_as(self.mean)
+
+    def spread(self) -> Tensor:
+        """sigma."""
+        return self.std()
+
+    def perturbed(self, noise: Tensor) -> Tensor:
+        """theta + sigma noise."""
+        return self.mean + self.std() * noise
 
 
 class _ScaledSquare(torch.autograd.Function):

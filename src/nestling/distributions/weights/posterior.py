@@ -1,6 +1,8 @@
 """What every weight posterior N(theta, alpha theta^2) shares, whichever of its two scales is the free parameter."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +10,7 @@ from torch import Tensor, nn
 from nestling.arguments import floating_tensor, real_tensor
 from nestling.distributions.holding import hold
 from nestling.distributions.noise import normal_noise
+from nestling.distributions.totals import total
 from nestling.errors import ShapeError
 
 LOG_ALPHA_BOUNDS = (-20.0, 20.0)
@@ -30,6 +33,14 @@ class WeightPosterior(nn.Module, ABC):
             )
         hold(self, "mean", mean)
         hold(self, scale_name, scale)
+        self._scale_name = scale_name
+        self._known: dict[str, tuple[Tensor, Tensor, tuple[int, int], Tensor]] = {}
+
+    @property
+    def scale(self) -> Tensor:
+        """The scale that is the free parameter."""
+        scale: Tensor = getattr(self, self._scale_name)
+        return scale
 
     @abstractmethod
     def bounded_log_alpha(self) -> Tensor:
@@ -45,8 +56,51 @@ class WeightPosterior(nn.Module, ABC):
 
     def sample(self, shape: tuple[int, ...] = (), generator: torch.Generator | None = None) -> Tensor:
         """Draw weights (*shape, *mean.shape), differentiable in the parameters."""
-        mean = self.mean.expand(*shape, *self.mean.shape)
-        return mean + self.std() * normal_noise(mean, generator)
+        noise = normal_noise(self.mean.expand(*shape, *self.mean.shape), generator)
+        if torch.is_grad_enabled():
+            return self.perturbed(noise)
+        return torch.addcmul(self.mean, self.known("spread", self.spread), noise)
+
+    @abstractmethod
+    def spread(self) -> Tensor:
+        """What the noise of a draw is multiplied by: the standard deviation, with a sign that does not matter."""
+
+    @abstractmethod
+    def perturbed(self, noise: Tensor) -> Tensor:
+        """The weights for standard noise (..., *mean.shape), differentiable in the parameters."""
+
+    def known(self, name: str, work_out: Callable[[], Tensor]) -> Tensor:
+        """What follows from the parameters, worked out once for as long as nothing writes to them.
+
+        Only for passes without gradients, and until the posterior is put in train mode.
+        """
+        if torch.compiler.is_compiling():
+            return work_out()
+        mean, scale = self.mean, self.scale
+        known = self._known.get(name)
+        if (
+            known is None
+            or known[0] is not mean
+            or known[1] is not scale
+            or known[2] != (mean._version, scale._version)
+        ):
+            known = self._known[name] = mean, scale, (mean._version, scale._version), work_out()
+        return known[3]
+
+    def train(self, mode: bool = True) -> Self:
+        """Forget, in train mode, what was worked out."""
+        if mode:
+            self._known.clear()
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Forget it also when the device or the dtype changes."""
+        self._known.clear()
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
+
+    def total(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:
+        """A divergence, a function of log alpha, summed over all weights."""
+        return total(divergence, self.bounded_log_alpha().expand_as(self.mean))
 
     def drop_rate(self) -> Tensor:
         """alpha / (1 + alpha): the rate of the dropout whose noise has the same strength."""

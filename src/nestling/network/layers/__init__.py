@@ -17,6 +17,7 @@ from nestling.network.layers.layer import (
     drawing,
     mean_name,
     plain_name,
+    sampled_as,
 )
 from nestling.network.layers.linear import VariationalLinear
 
@@ -37,4 +38,5 @@ __all__ = [
     "make_variational",
     "mean_name",
     "plain_name",
+    "sampled_as",
 ]

@@ -79,12 +79,18 @@ class VariationalLayer(Stochastic, ABC):
         if not self.draws:
             return self.apply_weight(x, self.posterior.mean, self.bias, **asked)
         if self.sampling == "local":
-            mean = self.apply_weight(x, self.posterior.mean, self.bias, **asked)
-            variance = self.apply_weight(x.square(), self.posterior.variance(), None, **asked)
+            mean, variance = self.moments(x, **asked)
             return _Noisy.apply(mean, variance, normal_noise(mean))[0]  # type: ignore[no-untyped-call,no-any-return]
         if self.sampling == "each" and self.is_batch(x):
             return self.apply_each(x, self.posterior.sample((x.shape[0],)), self.bias, **asked)
         return self.apply_weight(x, self.posterior.sample(), self.bias, **asked)
+
+    def moments(self, x: Tensor, **asked: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+        """The mean and the variance of each output for a given input."""
+        posterior = self.posterior
+        of_weight = posterior.variance() if torch.is_grad_enabled() else posterior.known("variance", posterior.variance)
+        mean = self.apply_weight(x, posterior.mean, self.bias, **asked)
+        return mean, self.apply_weight(x.square(), of_weight, None, **asked)
 
 
 _MEAN, _WEIGHT = ".posterior.mean", ".weight"
@@ -98,6 +104,19 @@ def mean_name(path: str) -> str:
 def plain_name(name: str) -> str:
     """The name that a tensor has in the plain network: a mean is a weight there."""
     return name.removesuffix(_MEAN) + _WEIGHT if name.endswith(_MEAN) else name
+
+
+@contextmanager
+def sampled_as(module: nn.Module, sampling: Sampling) -> Iterator[None]:
+    """Let layers whose examples draw noise of their own draw as is said inside the block; others stay as they are."""
+    layers = [own for own in module.modules() if isinstance(own, VariationalLayer) and own.sampling == "local"]
+    try:
+        for layer in layers:
+            layer.sampling = sampling
+        yield
+    finally:
+        for layer in layers:
+            layer.sampling = "local"
 
 
 @contextmanager

@@ -1,0 +1,72 @@
+"""What the benchmarks share: functions timed in turns, so that a noisy machine disturbs all alike, and peak memory."""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+Times = dict[str, list[float]]
+
+
+def in_turns(functions: Mapping[str, Callable[[], object]], rounds: int, repeats: Mapping[str, int] | int = 1) -> Times:
+    """CPU seconds of a call, one figure a round, every function called once before; ``repeats`` calls make a figure."""
+    for function in functions.values():
+        function()
+    found: Times = {name: [] for name in functions}
+    for _ in range(rounds):
+        for name, function in functions.items():
+            number = repeats if isinstance(repeats, int) else repeats.get(name, 1)
+            start = time.process_time()
+            for _ in range(number):
+                function()
+            found[name].append((time.process_time() - start) / number)
+    return found
+
+
+def ratio(times: Times, name: str, to: str) -> dict[str, float]:
+    """The median over the rounds of one time over another of the same round, and the quartiles around it."""
+    rows = [one / other for one, other in zip(times[name], times[to], strict=True)]
+    low, middle, high = statistics.quantiles(rows, n=4, method="inclusive") if len(rows) > 1 else rows * 3
+    return {"median": round(middle, 3), "from": round(low, 3), "to": round(high, 3)}
+
+
+def peak_memory(script: str, arguments: Sequence[str]) -> int:
+    """Bytes that a process of its own holds at most: the last line that a script prints."""
+    run = subprocess.run([sys.executable, script, *arguments], check=True, capture_output=True, text=True)
+    return int(run.stdout.splitlines()[-1])
+
+
+def report(question: str, **figures: object) -> None:
+    """Print one finding as a line of JSON."""
+    print(json.dumps({"question": question, **figures, "load": round(os.getloadavg()[0], 2)}), flush=True)
+
+
+def machine() -> dict[str, object]:
+    """What figures depend on."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def own_peak() -> int:
+    """Bytes this process has held at most; not by getrusage, where a child starts with its parent's figure."""
+    with open("/proc/self/status") as file:
+        return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))
