@@ -17,4 +17,11 @@ LONG = ("training/test_corruption.py", "training/test_faults.py", "training/test
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not str(item.path).endswith(LONG))
+    items.sort(key=lambda item: (not str(item.path).endswith(LONG), str(item.path), _case(item)))
+
+
+def _case(item: pytest.Item) -> str:
+    """What a test is about: one after another, the tests of a network share what a worker has made of it."""
+    parameters = getattr(item, "callspec", None)
+    own = None if parameters is None else parameters.params.get("case")
+    return str(getattr(own, "name", own or ""))

@@ -126,7 +126,7 @@ def test_a_mask_of_ones_and_zeros_computes_what_the_cut_does(name):
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_a_truncated_step_are_those_of_the_masked_one(name, sampling, layout, monkeypatch):
     """In train mode, with noise that does not depend on the width: for means, log alphas, biases and norms alike."""
-    for place in ("nestling.network.layers.layer", "nestling.distributions.weights.gaussian"):
+    for place in ("nestling.network.layers.layer", "nestling.distributions.weights.posterior"):
         monkeypatch.setattr(f"{place}.normal_noise", lambda like, generator=None: torch.full_like(like, 0.7))
     nested, x = nested_case(name)
     nested = deepcopy(nested).train().to(memory_format=layout)

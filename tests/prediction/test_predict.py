@@ -298,9 +298,9 @@ def test_fast_draws_one_weight_for_a_large_batch_and_leaves_the_network_as_it_wa
     network = nested(sampling="local").eval()
     x = torch.randn(20, 4)
     assert counted(lambda: predict(network, x, samples=6), "aten::square") == 12
-    assert counted(lambda: predict(network, x, samples=6, fast=True), "aten::square") == 0
+    assert counted(lambda: predict(network, x, samples=6, by="fast_draws"), "aten::square") == 0
     assert {part.sampling for part in network.modules() if isinstance(part, VariationalLayer)} == {"local"}
-    found = predict(network, x[:1].expand(20, 4), samples=6, fast=True, keep_samples=True).samples
+    found = predict(network, x[:1].expand(20, 4), samples=6, by="fast_draws", keep_samples=True).samples
     assert (found[:, 0] - found[:, 7]).abs().max() < 1e-6
 
 

@@ -14,7 +14,7 @@ from nestling.errors import ArgumentError, ShapeError
 from nestling.network.bits import Bits, Levels, Quantised
 from nestling.network.cut import Cut, full_cut, make_cut
 from nestling.network.group import Groups
-from nestling.network.layers import Stochastic, VariationalLayer, drawing, mean_name, plain_name
+from nestling.network.layers import VariationalLayer, drawing, mean_name, plain_name
 from nestling.network.modes import in_mode
 from nestling.network.private import PrivateNorms
 from nestling.network.runner import REMEMBERED_CUTS, Runner
@@ -105,12 +105,9 @@ class Nested(nn.Module):
             yield self
 
     @property
-    def draws_apart(self) -> bool:
-        """Whether the examples of a batch have draws of their own, so that they may as well be copies of one."""
-        parts = [part for part in self.modules() if isinstance(part, Stochastic)]
-        return self._runner.calls_layers and all(
-            isinstance(part, VariationalLayer) and part.sampling != "shared" for part in parts
-        )
+    def calls_layers(self) -> bool:
+        """Whether its layers run, as their sampling says, or a graph with one weight for all examples."""
+        return self._runner.calls_layers
 
     def sample_cut(self, generator: torch.Generator | None = None) -> Cut:
         """Draw a width for every group from its order."""

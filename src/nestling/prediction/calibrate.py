@@ -12,7 +12,7 @@ from nestling.errors import RangeError
 from nestling.prediction.calibration import Calibration
 from nestling.prediction.evaluate import check_repeatable, pairs
 from nestling.prediction.likelihoods import Likelihood, likelihood_named
-from nestling.prediction.passes import CutLike, passes
+from nestling.prediction.passes import By, CutLike, passes
 from nestling.processes import ALONE, Processes, current
 
 TEMPERATURES = (0.05, 20.0)
@@ -32,6 +32,7 @@ def calibrate(
     coverage: float | Sequence[float] = 0.9,
     seed: int | None = 0,
     spread: bool = False,
+    by: By = "draws",
 ) -> Calibration: ...
 
 
@@ -46,6 +47,7 @@ def calibrate(
     coverage: float | Sequence[float] = 0.9,
     seed: int | None = 0,
     spread: bool = False,
+    by: By = "draws",
 ) -> list[Calibration]: ...
 
 
@@ -59,13 +61,14 @@ def calibrate(
     coverage: float | Sequence[float] = 0.9,
     seed: int | None = 0,
     spread: bool = False,
+    by: By = "draws",
 ) -> Calibration | list[Calibration]:
     """Fit a calibration on a loader of (inputs, targets) that training has not seen; a list of cuts gives a list.
 
     The temperature minimises the negative log-likelihood of the averaged distribution, and applies to each draw before
     the average. With it, conformal sets hold the truth with probability ``coverage`` or more, on average over examples
     that come from where the loader's do; of images, on average over pixels, and approximately, since the pixels of
-    an image are not independent. ``spread`` is that of ``evaluate``.
+    an image are not independent. ``spread`` is that of ``evaluate``, ``by`` that of ``predict``.
     """
     chosen = likelihood_named(likelihood)
     wanted = tuple(coverage) if isinstance(coverage, Sequence) else (coverage,)
@@ -73,7 +76,7 @@ def calibrate(
         inner_probability("coverage", share)
 
     def fit(at: CutLike | None) -> Calibration:
-        return _fit(model, loader, at, samples, chosen, wanted, seed, current() if spread else ALONE)
+        return _fit(model, loader, at, samples, chosen, wanted, seed, current() if spread else ALONE, by)
 
     if not isinstance(cut, Sequence):
         return fit(cut)
@@ -90,11 +93,12 @@ def _fit(
     coverages: Sequence[float],
     seed: int | None,
     processes: Processes,
+    by: By,
 ) -> Calibration:
     """The calibration at one cut."""
     rows: dict[int, tuple[Tensor, Tensor]] = {}
     num_examples = 0
-    with passes(model, cut, samples, seed) as run:
+    with passes(model, cut, samples, seed, by=by) as run:
         for number, (x, target) in enumerate(pairs(loader)):
             num_examples += len(target)
             if number % processes.count == processes.rank:

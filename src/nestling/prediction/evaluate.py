@@ -9,7 +9,7 @@ from nestling.arguments import count
 from nestling.errors import ArgumentError, DtypeError
 from nestling.prediction.calibration import Calibration
 from nestling.prediction.likelihoods import Likelihood, likelihood_named
-from nestling.prediction.passes import CutLike, passes
+from nestling.prediction.passes import By, CutLike, passes
 from nestling.prediction.predictions import NO_THRESHOLDS
 from nestling.prediction.scores import Scores
 from nestling.processes import ALONE, Processes, current
@@ -28,6 +28,7 @@ def evaluate(
     num_bins: int = 15,
     seed: int | None = 0,
     spread: bool = False,
+    by: By = "draws",
 ) -> Scores: ...
 
 
@@ -44,6 +45,7 @@ def evaluate(
     num_bins: int = 15,
     seed: int | None = 0,
     spread: bool = False,
+    by: By = "draws",
 ) -> list[Scores]: ...
 
 
@@ -59,6 +61,7 @@ def evaluate(
     num_bins: int = 15,
     seed: int | None = 0,
     spread: bool = False,
+    by: By = "draws",
 ) -> Scores | list[Scores]:
     """Score a network over a loader of (inputs, targets), at one cut or at each of a list, which gives a list.
 
@@ -68,7 +71,7 @@ def evaluate(
     bins of the reliability curve. With a ``seed`` the draws for a batch follow from it and the batch's number, so that
     a cut scores the same alone as in a list, and torch's random state is left as it was; None draws from that state.
     ``spread`` shares the batches among the processes of torch.distributed, each of which must make the call and gets
-    the scores of all of them.
+    the scores of all of them. ``by`` is that of ``predict``.
 
     For masks of one or several raters, draws should be joint: nest with ``sampling="shared"`` or ``"each"``.
     """
@@ -77,7 +80,7 @@ def evaluate(
     processes = current() if spread else ALONE
 
     def score(at: CutLike | None, calibrated: Calibration | None) -> Scores:
-        return _scores(model, loader, at, samples, ood, chosen, calibrated, num_bins, seed, processes)
+        return _scores(model, loader, at, samples, ood, chosen, calibrated, num_bins, seed, processes, by)
 
     if not isinstance(cut, Sequence):
         if isinstance(calibration, Sequence):
@@ -101,11 +104,12 @@ def _scores(
     num_bins: int,
     seed: int | None,
     processes: Processes,
+    by: By,
 ) -> Scores:
     """The scores at one cut."""
     temperature = 1.0 if calibration is None else calibration.temperature
     tally = chosen.tally(num_bins, temperature, NO_THRESHOLDS if calibration is None else calibration.thresholds)
-    with passes(model, cut, samples, seed) as run:
+    with passes(model, cut, samples, seed, by=by) as run:
         if calibration is not None:
             calibration.check(chosen.name, run.cut)
         for number, (x, target) in processes.share(enumerate(pairs(loader))):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, fx, nn
@@ -12,8 +12,9 @@ from torch.utils import _pytree as pytree
 from nestling.arguments import real_tensor
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.network.cut import Cut
-from nestling.network.layers import Stochastic, VariationalLayer, drawing, sampled_as
+from nestling.network.layers import Stochastic, VariationalLayer, carrying_moments, drawing, sampled_as
 from nestling.network.modes import in_mode
+from nestling.network.moments import Moments
 from nestling.network.nest import as_call
 from nestling.network.nested import Nested
 from nestling.network.reuse import Reuse
@@ -21,6 +22,9 @@ from nestling.seeding import Purpose, reseed
 
 CutLike = float | Mapping[str, int] | Cut
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
+By = Literal["draws", "fast_draws", "moments"]
+OUTPUT_DRAWS = 100
+"""Draws of outputs whose means and variances are known: they cost next to nothing."""
 FOLDED_UP_TO = 16
 """Examples of a batch whose draws run in one pass, over copies of the batch: beyond it, one after another is faster."""
 FOLDED_BATCH = 96
@@ -29,18 +33,20 @@ FOLDED_BATCH = 96
 
 @contextmanager
 def passes(
-    model: nn.Module, cut: CutLike | None, samples: int, seed: int | None, *, fast: bool = False
+    model: nn.Module, cut: CutLike | None, samples: int, seed: int | None, *, by: By = "draws"
 ) -> Iterator["Passes"]:
     """Run a network inside the block; ``seed`` makes it reproducible and leaves torch's random state as it was."""
     _check_samples(samples)
     _check_model(model, cut)
+    if by not in get_args(By):
+        raise ArgumentError("by", repr(by), f"one of {', '.join(get_args(By))}", "'draws' is exact.")
     draws = samples > 0 and any(isinstance(part, Stochastic) for part in model.modules())
     with _kept(seed), torch.no_grad(), in_mode(model, training=False), drawing(model) if draws else nullcontext():
         if not isinstance(model, Nested):
-            yield Passes(model, samples if draws else 1, None, seed, fast)
+            yield Passes(model, samples if draws else 1, None, seed, by)
             return
         with model.at(model.cut if cut is None else cut):
-            yield Passes(model, samples if draws else 1, model.cut, seed, fast)
+            yield Passes(model, samples if draws else 1, model.cut, seed, by)
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Passes:
     num_passes: int
     cut: Cut | None
     seed: int | None
-    fast: bool = False
+    by: By = "draws"
 
     def __call__(self, x: Any, number: int, *, foreign: bool = False) -> Tensor:  # noqa: ANN401
         """The outputs (S, B, ...) of batch ``number``, in single precision or better.
@@ -63,14 +69,26 @@ class Passes:
             device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
             reseed(device, Purpose.PREDICTION, self.seed, int(foreign), number)
         size = _batch_size(args, kwargs)
-        with sampled_as(self.model, "shared") if self.fast and size > FOLDED_UP_TO else nullcontext():
-            if self.num_passes > 1 and size <= FOLDED_UP_TO and draws_apart(self.model):
+        if self.num_passes == 1:
+            return _checked(self.model(*args, **kwargs), number).unsqueeze(0)
+        if self.by == "moments" and draws_by_layers(self.model):
+            return self._carried(args, kwargs, size, number)
+        with sampled_as(self.model, "shared") if self.by == "fast_draws" and size > FOLDED_UP_TO else nullcontext():
+            if size <= FOLDED_UP_TO and _draws_apart(self.model):
                 return self._folded(args, kwargs, size, number)
             return self._one_by_one(args, kwargs, number)
 
+    def _carried(self, args: tuple[Any, ...], kwargs: dict[str, Any], size: int, number: int) -> Tensor:
+        """Draws of the outputs alone, whose means and variances one pass gives."""
+        with carrying_moments(self.model, self.num_passes):
+            output = self.model(*args, **kwargs)
+        if isinstance(output, Moments):
+            output = output.draws(max(1, OUTPUT_DRAWS * size // max(len(output), 1)))
+        return torch.stack([_checked(own, number) for own in output.split(size)])
+
     def _one_by_one(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int) -> Tensor:
         """A pass a draw; where some layers have nothing to draw, those before the first that has run once."""
-        memo = Reuse() if self.num_passes > 1 and _has_plain_layers(self.model) else nullcontext()
+        memo = Reuse() if _has_plain_layers(self.model) else nullcontext()
         outputs = []
         for _ in range(self.num_passes):
             with memo:
@@ -97,14 +115,21 @@ class Passes:
         return moved
 
 
-def draws_apart(model: nn.Module) -> bool:
-    """Whether the examples of a batch have draws of their own."""
-    if isinstance(model, Nested):
-        return model.draws_apart
+def draws_by_layers(model: nn.Module) -> bool:
+    """Whether all that is drawn are the weights of layers, and these layers run."""
     parts = [part for part in model.modules() if isinstance(part, Stochastic)]
-    return not any(isinstance(part, fx.GraphModule) for part in model.modules()) and all(
-        isinstance(part, VariationalLayer) and part.sampling != "shared" for part in parts
-    )
+    by_graph = not model.calls_layers if isinstance(model, Nested) else _has_graph(model)
+    return not by_graph and all(isinstance(part, VariationalLayer) for part in parts)
+
+
+def _draws_apart(model: nn.Module) -> bool:
+    """Whether the examples of a batch have draws of their own, so that they may as well be copies of one."""
+    layers = [part for part in model.modules() if isinstance(part, VariationalLayer)]
+    return draws_by_layers(model) and all(part.sampling != "shared" for part in layers)
+
+
+def _has_graph(model: nn.Module) -> bool:
+    return any(isinstance(part, fx.GraphModule) for part in model.modules())
 
 
 def _repeated(call: _Call, size: int, times: int) -> _Call:

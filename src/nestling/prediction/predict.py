@@ -12,7 +12,7 @@ from nestling.arguments import count
 from nestling.errors import ArgumentError
 from nestling.prediction.calibration import Calibration
 from nestling.prediction.likelihoods import Likelihood, likelihood_named
-from nestling.prediction.passes import CutLike, passes
+from nestling.prediction.passes import By, CutLike, passes
 from nestling.prediction.predictions import NO_THRESHOLDS, Prediction
 
 
@@ -27,7 +27,7 @@ def predict(
     calibration: Calibration | None = None,
     batch_size: int | None = None,
     seed: int | None = None,
-    fast: bool = False,
+    by: By = "draws",
 ) -> Prediction:
     """Average the distributions that a network predicts under ``samples`` draws of its weights.
 
@@ -37,12 +37,15 @@ def predict(
     ``prediction.samples`` shows whole masks, if the layers' sampling is ``"shared"`` or ``"each"``.
 
     ``calibration`` brings a temperature and conformal sets. ``batch_size`` bounds how many examples run at once, each
-    such batch with draws of its own. ``seed`` makes the draws reproducible; None takes torch's random state. ``fast``
-    lets layers with ``"local"`` sampling draw one weight for a batch of more than 16, at half the time: noise of
-    the same strength on each output by itself, but shared by the positions of an image and the examples.
+    such batch with draws of its own. ``seed`` makes the draws reproducible; None takes torch's random state.
+
+    ``by`` is ``"draws"``; ``"fast_draws"``, for which layers with ``"local"`` sampling draw one weight for a batch of
+    more than 16, at half the time; or ``"moments"``: no weight is drawn, but means and variances go through the network
+    once, each element a Gaussian independent of the others, and 100 draws of the outputs are averaged. An operation
+    without a rule for them is named in a warning, and ``samples`` draws are made from there on.
     """
     chosen = likelihood_named(likelihood)
-    with passes(model, cut, samples, seed, fast=fast) as run:
+    with passes(model, cut, samples, seed, by=by) as run:
         if calibration is not None:
             calibration.check(chosen.name, run.cut)
         outputs = torch.cat([run(part, number) for number, part in enumerate(_parts(x, batch_size))], 1)

@@ -1,15 +1,10 @@
 """The curve of a search, as a table and as a picture."""
 
-from io import BytesIO
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
-
+from nestling.report.figures import new_figure, write_figure
 from nestling.report.tables import text_table, thousands
 from nestling.search import Curve
-from nestling.training.files import write_whole
 
 _AXES = {"params": "parameters", "macs": "multiply-adds", "bytes": "bytes", "latency": "milliseconds", "own": "cost"}
 
@@ -33,8 +28,7 @@ def curve_table(curve: Curve) -> str:
 def draw_front(path: Path, curve: Curve) -> None:
     """Draw the curve over everything that the search tried, and write the picture whole or not at all."""
     share = 100 if _are_shares(curve) else 1
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(6.4, 4.2)
     axes = figure.subplots()
     costs, scores = [own.cost for own in curve.tried], [share * own.quality.score for own in curve.tried]
     axes.scatter(costs, scores, s=9, color="#b9c2c9", label=f"{len(costs)} cuts tried", linewidths=0)
@@ -45,17 +39,14 @@ def draw_front(path: Path, curve: Curve) -> None:
     axes.plot(whole.cost, share * whole.score, "s", color="#d1495b", markersize=5, label="whole network", zorder=3)
     axes.set_xscale("log")
     if curve.cost != "latency":
-        short = FuncFormatter(lambda place, _: thousands(round(place)))
-        axes.xaxis.set_major_formatter(short)
-        axes.xaxis.set_minor_formatter(short)
+        axes.xaxis.set_major_formatter(lambda place, _: thousands(round(place)))
+        axes.xaxis.set_minor_formatter(lambda place, _: thousands(round(place)))
     axes.set_xlabel(_AXES[curve.cost])
     axes.set_ylabel("accuracy in percent" if share == 100 else "score")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")
-    picture = BytesIO()
-    figure.savefig(picture, format=path.suffix.lstrip(".") or "png", dpi=120)
-    write_whole(path, picture.getvalue())
+    write_figure(path, figure)
 
 
 def _are_shares(curve: Curve) -> bool:

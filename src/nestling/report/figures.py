@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from nestling.report.tables import thousands
 from nestling.training.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _COLOURS = ("#1b6ca8", "#d1495b", "#66717a", "#3c8d5a", "#8a5aa8")
 _MARKERS = ("o", "s", "^", "D", "v")
@@ -26,8 +27,7 @@ class Series:
 
 def draw_curves(path: Path, series: Sequence[Series], panels: Sequence[str], *, size: str, title: str) -> None:
     """Draw a panel for each quantity, over sizes on a logarithmic axis, and write the picture whole or not at all."""
-    figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(4.2 * len(panels), 3.6)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for number, line in enumerate(series):
             look = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
@@ -42,6 +42,21 @@ def draw_curves(path: Path, series: Sequence[Series], panels: Sequence[str], *, 
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].legend(frameon=False, fontsize=9)
     figure.suptitle(title, fontsize=12)
+    write_figure(path, figure)
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure, in inches, that no window belongs to."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # here, since it takes long and few commands draw
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def write_figure(path: Path, figure: "Figure") -> None:
+    """Write a figure, in the format that its name ends in, whole or not at all."""
     picture = BytesIO()
     figure.savefig(picture, format=path.suffix.lstrip(".") or "png", dpi=120)
     write_whole(path, picture.getvalue())

@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from scipy.io import loadmat
 
 from nestling.data.faults import DamagedError
 
 
 def read_mat(path: Path, keys: tuple[str, ...]) -> list[NDArray[Any]]:
     """The arrays called ``keys``."""
+    from scipy.io import loadmat  # here, since it takes long and few data sets need it
+
     try:
         variables = loadmat(path, variable_names=list(keys))
     except Exception as fault:  # scipy lets errors of every kind through when a file is damaged

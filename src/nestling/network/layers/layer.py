@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.weights import WeightPosterior
 from nestling.errors import ArgumentError
+from nestling.network.moments import Moments, carrying
 
 Sampling = Literal["local", "shared", "each"]
 SAMPLINGS: tuple[Sampling, ...] = ("local", "shared", "each")
@@ -34,9 +35,11 @@ class VariationalLayer(Stochastic, ABC):
     ``sampling`` is ``"local"`` (noise on the activations: the local reparameterisation, right for each output on its
     own), ``"shared"`` (one weight for the whole batch) or ``"each"`` (a weight for each example). The last two are
     joint samples over all outputs, as segmentation needs. An input without a batch axis counts as one example.
+    While it ``carries``, it gives the moments of its outputs instead of a draw.
     """
 
     bias: nn.Parameter | None
+    carries = False
 
     def __init__(self, posterior: WeightPosterior, bias: nn.Parameter | None, sampling: Sampling = "local") -> None:
         super().__init__()
@@ -76,6 +79,8 @@ class VariationalLayer(Stochastic, ABC):
 
     def run(self, x: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
         """What ``forward`` does, with what the call asked for."""
+        if self.carries:
+            return self.carry(x, **asked)  # type: ignore[return-value]  # which the network takes for a tensor
         if not self.draws:
             return self.apply_weight(x, self.posterior.mean, self.bias, **asked)
         if self.sampling == "local":
@@ -84,6 +89,20 @@ class VariationalLayer(Stochastic, ABC):
         if self.sampling == "each" and self.is_batch(x):
             return self.apply_each(x, self.posterior.sample((x.shape[0],)), self.bias, **asked)
         return self.apply_weight(x, self.posterior.sample(), self.bias, **asked)
+
+    def carry(self, x: Tensor | Moments, **asked: Any) -> Moments:  # noqa: ANN401
+        """The moments of the outputs for an input that is known, or known by its moments."""
+        if not isinstance(x, Moments):
+            return Moments(*self.moments(x, **asked))
+        posterior = self.posterior
+        square = posterior.known("square", posterior.mean.square)
+        mean = self.apply_weight(x.mean_, posterior.mean, self.bias, **asked)
+        variance = self.apply_weight(x.variance, square, None, **asked)
+        seconds = torch.addcmul(x.variance, x.mean_, x.mean_)
+        return Moments(
+            mean,
+            variance.add_(self.apply_weight(seconds, posterior.known("variance", posterior.variance), None, **asked)),
+        )
 
     def moments(self, x: Tensor, **asked: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
         """The mean and the variance of each output for a given input."""
@@ -117,6 +136,20 @@ def sampled_as(module: nn.Module, sampling: Sampling) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.sampling = "local"
+
+
+@contextmanager
+def carrying_moments(module: nn.Module, draws: int) -> Iterator[None]:
+    """Let variational layers give moments inside the block; an operation that can't take them gets so many draws."""
+    layers = [own for own in module.modules() if isinstance(own, VariationalLayer)]
+    try:
+        for layer in layers:
+            layer.carries = True
+        with carrying(draws):
+            yield
+    finally:
+        for layer in layers:
+            layer.carries = False
 
 
 @contextmanager

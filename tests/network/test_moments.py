@@ -1,0 +1,242 @@
+"""Means and variances carried through networks, against integrals, Jacobians and very many draws."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import nestling as nl
+from nestling.network.layers import VariationalLayer, carrying_moments
+from nestling.network.moments import Moments, carrying
+
+F64 = torch.float64
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
+
+
+def moments(*shape, seed=0):
+    return Moments(normal(*shape, seed=seed), normal(*shape, seed=seed + 1).square() + 0.05)
+
+
+def integrated(function, mean, std):
+    """Mean and variance of a function of a Gaussian, by a fine grid."""
+    grid = torch.linspace(-9, 9, 200_001, dtype=F64)
+    weight = torch.exp(-0.5 * grid.square())
+    weight = weight / weight.sum()
+    values = function(mean + std * grid)
+    first = (weight * values).sum()
+    return float(first), float((weight * (values - first).square()).sum())
+
+
+PLACES = [(0.0, 1.0), (1.5, 0.5), (-2.0, 0.7), (3.0, 0.1), (-0.3, 2.0)]
+
+
+@pytest.mark.parametrize(("mean", "std"), PLACES)
+def test_relu_is_exact(mean, std):
+    found = F.relu(Moments(torch.tensor([mean], dtype=F64), torch.tensor([std**2], dtype=F64)))
+    assert (float(found.mean_), float(found.variance)) == pytest.approx(integrated(torch.relu, mean, std), abs=1e-8)
+
+
+def test_relu_of_what_is_nearly_certain():
+    x = Moments(torch.tensor([2.0, -2.0, 0.0, 30.0, -30.0]), torch.tensor([0.0, 0.0, 0.0, 1e-12, 1e-12]))
+    found = F.relu(x)
+    assert found.mean_.tolist() == pytest.approx([2, 0, 0, 30, 0], abs=1e-6)
+    assert found.variance.tolist() == pytest.approx([0] * 5, abs=1e-5)
+
+
+@pytest.mark.parametrize("function", [F.gelu, F.silu, torch.tanh, torch.sigmoid, F.softplus, F.elu, F.hardswish])
+@pytest.mark.parametrize(("mean", "std"), PLACES)
+def test_pointwise_functions_by_quadrature(function, mean, std):
+    found = function(Moments(torch.tensor([mean], dtype=F64), torch.tensor([std**2], dtype=F64)))
+    exact = integrated(function, mean, std)
+    assert float(found.mean_) == pytest.approx(exact[0], abs=0.02 * std)
+    assert float(found.variance) == pytest.approx(exact[1], rel=0.1, abs=0.01 * std)
+
+
+LINEAR = {
+    "linear": lambda x: F.linear(x, normal(5, 4, seed=3), normal(5, seed=4)),
+    "conv2d": lambda x: F.conv2d(x.reshape(1, 2, 3, 4), normal(3, 2, 2, 2, seed=3), normal(3, seed=4), padding=1),
+    "transposed": lambda x: F.conv_transpose2d(x.reshape(1, 2, 3, 4), normal(2, 3, 2, 2, seed=3), stride=2),
+    "batch norm": lambda x: F.batch_norm(
+        x.reshape(6, 4), normal(4, seed=3), normal(4, seed=5).exp(), normal(4, seed=6), normal(4, seed=7)
+    ),
+    "average": lambda x: F.avg_pool2d(x.reshape(1, 2, 3, 4), (1, 2)),
+    "adaptive average": lambda x: F.adaptive_avg_pool2d(x.reshape(1, 2, 3, 4), (1, 2)),
+    "adaptive average of all": lambda x: F.adaptive_avg_pool2d(x.reshape(1, 2, 3, 4), 1),
+    "mean": lambda x: x.reshape(2, 3, 4).mean((1, 2)),
+    "sum": lambda x: x.reshape(2, 3, 4).sum(1, keepdim=True),
+    "scaled and shifted": lambda x: 2 - x * normal(24, seed=3).reshape(x.shape) / 3 + 1,
+    "parts that are put together": lambda x: torch.cat([x.flatten()[3:9], x.flatten()[12:15].flip(0)]),
+    "turned": lambda x: x.reshape(4, 6).transpose(0, 1).contiguous().view(3, 8).permute(1, 0).unsqueeze(0),
+    "dropout in eval mode": lambda x: F.dropout(x, 0.5, training=False),
+}
+
+
+@pytest.mark.parametrize("function", LINEAR.values(), ids=LINEAR)
+def test_linear_operations_are_exact(function):
+    """The mean goes through; the variance by the squares of the Jacobian."""
+    x = moments(6, 4)
+    found = function(x)
+    jacobian = torch.autograd.functional.jacobian(function, x.mean_)
+    expected = jacobian.reshape(found.mean_.numel(), -1).square() @ x.variance.flatten()
+    torch.testing.assert_close(found.mean_, function(x.mean_))
+    torch.testing.assert_close(found.variance.flatten(), expected)
+
+
+def test_sums_and_products_of_two():
+    one, other = moments(500, seed=1), moments(500, seed=7)
+    draws = [own.mean_ + own.variance.sqrt() * normal(40_000, 500, seed=9 + n) for n, own in enumerate((one, other))]
+    for found, drawn in ((one + other, draws[0] + draws[1]), (one * other, draws[0] * draws[1])):
+        assert ((found.mean_ - drawn.mean(0)).abs() < 5 * (found.variance / 40_000).sqrt()).all()
+        assert (found.variance / drawn.var(0) - 1).abs().max() < 0.15
+
+
+@pytest.mark.parametrize(("size", "off"), [(2, 0.05), ((2, 2), 0.05), (3, 0.1)])
+def test_the_larger_of_two_is_exact_and_of_a_window_close(size, off):
+    x = Moments(normal(3, 2, 6, 6), normal(3, 2, 6, 6, seed=1).square() * 0.3 + 0.01)
+    found = F.max_pool2d(x, size)
+    draws = F.max_pool2d((x.mean_ + x.variance.sqrt() * normal(20_000, 3, 2, 6, 6, seed=2)).flatten(0, 1), size)
+    draws = draws.unflatten(0, (20_000, 3))
+    # exact for two; the larger of two is taken for a Gaussian on the way to that of more, which it is not
+    assert ((found.mean_ - draws.mean(0)).abs() / draws.std(0)).mean() < 0.03
+    assert (found.variance.sqrt() / draws.std(0) - 1).abs().mean() < off
+    pair = F.max_pool2d(x, (1, 2))
+    nodes, weights = np.polynomial.hermite_e.hermegauss(200)
+    grid, weight = torch.tensor(nodes), torch.tensor(weights / weights.sum())
+    one, other = (x.mean_[..., n::2, None, None] + x.variance[..., n::2, None, None].sqrt() * grid for n in (0, 1))
+    largest = torch.maximum(one.transpose(-1, -2), other)
+    mean = (largest * weight[:, None] * weight).sum((-1, -2))
+    assert (pair.mean_ - mean).abs().max() < 2e-3  # what the grid can tell
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: nn.Linear(6, 5), lambda: nn.Conv2d(2, 3, 2, padding=1)], ids=["linear", "conv"]
+)
+def test_a_layer_adds_its_own_variance(make):
+    """Var(w x) = Var(w) E(x^2) + E(w)^2 Var(x), summed over what is read."""
+    torch.manual_seed(0)
+    plain = make().double()
+    shape = (2, 6) if isinstance(plain, nn.Linear) else (2, 2, 3, 4)
+    nested = nl.nest(nn.Sequential(plain), torch.randn(*shape, dtype=F64), where="all").double()
+    layer = next(own for own in nested.modules() if isinstance(own, VariationalLayer))
+    layer.posterior.log_alpha.data = normal(*layer.posterior.mean.shape, seed=4)
+    x = moments(*shape, seed=5)
+    with torch.no_grad():
+        found = layer.carry(x)
+        draws = torch.stack(
+            [layer.apply_weight(x.draws(1), layer.posterior.sample(), layer.bias) for _ in range(20_000)]
+        )
+        torch.testing.assert_close(found.mean_, layer.apply_weight(x.mean_, layer.posterior.mean, layer.bias))
+        assert ((draws.var(0) / found.variance - 1).abs() < 0.12).all()
+        known = layer.carry(x.mean_)
+        torch.testing.assert_close(known.variance, layer.moments(x.mean_)[1])
+
+
+class Mixed(nn.Module):
+    """A layer norm, which has no rule, inside a residual stream."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.middle, self.last = (
+            nn.Linear(6, 8),
+            nn.LayerNorm(8),
+            nn.Linear(8, 8),
+            nn.Linear(8, 3),
+        )
+
+    def forward(self, x):
+        x = torch.relu(self.first(x))
+        return self.last(torch.relu(x + self.middle(self.norm(x))))
+
+
+def with_noise(module, x, log_alpha=-2.0, **options):
+    torch.manual_seed(0)
+    nested = nl.nest(module, x, num_blocks=2, **options).eval()
+    for part in nested.modules():
+        if isinstance(part, VariationalLayer):
+            part.posterior.log_alpha.data.fill_(log_alpha)
+    return nested
+
+
+def test_an_operation_without_a_rule_is_named_and_drawn():
+    x = torch.randn(5, 6)
+    nested = with_noise(Mixed(), x)
+    with pytest.warns(UserWarning, match="layer_norm has no rule for means and variances: from there on 200 draws"):
+        found = nl.predict(nested, x, samples=200, by="moments", keep_samples=True, seed=0)
+    drawn = nl.predict(nested, x, samples=4_000, keep_samples=True, seed=1)
+    assert found.samples.shape[0] == 200
+    assert (found.probs - drawn.probs).abs().max() < 0.02
+    assert (found.samples.std(0) / drawn.samples.std(0) - 1).abs().max() < 0.35
+
+
+NETWORKS = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 16), nn.GELU(), nn.Linear(16, 3)), (6,)),
+    "convolutions": (
+        lambda: nn.Sequential(
+            *(nn.Conv2d(2, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(8, 12, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 3)),
+        ),
+        (2, 8, 8),
+    ),
+    "resnet": (lambda: nl.models.build("resnet14", width=0.25), (3, 32, 32)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("cut", [1.0, 0.5])
+def test_one_pass_is_close_to_many_draws_at_any_cut(name, cut):
+    make, shape = NETWORKS[name]
+    x = torch.randn(6, *shape, generator=torch.Generator().manual_seed(3))
+    nested = with_noise(make(), x[:2], log_alpha=-3.0)
+    with warnings.catch_warnings(action="error"):
+        found = nl.predict(nested, x, cut=cut, by="moments", keep_samples=True, seed=0)
+    drawn = nl.predict(nested, x, cut=cut, samples=400, keep_samples=True, seed=1)
+    assert found.samples.shape == (100, 6, found.probs.shape[-1])
+    spread = drawn.samples.std(0)
+    assert ((found.probs - drawn.probs).abs() < 0.02 + spread).all()
+    assert 0.6 < float(found.samples.std(0).mean() / spread.mean()) < 1.5
+    assert not any(part.carries for part in nested.modules() if isinstance(part, VariationalLayer))
+
+
+def test_evaluate_and_calibrate_take_it_too():
+    x, y = torch.randn(60, 6), torch.randint(0, 3, (60,))
+    nested = with_noise(NETWORKS["mlp"][0](), x[:2])
+    by_draws = nl.evaluate(nested, [(x, y)], samples=300)
+    by_moments = nl.evaluate(nested, [(x, y)], by="moments")
+    assert by_moments.nll == pytest.approx(by_draws.nll, abs=0.02)
+    assert nl.calibrate(nested, [(x, y)], by="moments").temperature > 0
+
+
+def test_networks_that_cannot_carry_moments_draw():
+    """One that runs as a graph, and one without noise."""
+    layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True)
+    options = {"num_blocks": 2, "num_always": 1, "kinds": ("head", "neuron")}
+    nested = nl.nest(nn.Sequential(layer, nn.Flatten(), nn.Linear(40, 3)), torch.randn(2, 5, 8), **options).eval()
+    assert not nested.calls_layers
+    assert nl.predict(nested, torch.randn(3, 5, 8), samples=4, by="moments", keep_samples=True).samples.shape[0] == 4
+    plain = nn.Linear(4, 3)
+    assert nl.predict(plain, torch.randn(2, 4), by="moments", keep_samples=True).samples.shape[0] == 1
+
+
+def test_another_way_is_refused():
+    with pytest.raises(nl.ArgumentError, match="by: got 'guess', but it must be one of draws, fast_draws, moments"):
+        nl.predict(nn.Linear(2, 2), torch.zeros(1, 2), by="guess")
+
+
+def test_what_is_no_method_of_a_tensor_is_named():
+    with pytest.raises(AttributeError, match="no_such_method"):
+        moments(3).no_such_method()
+
+
+def test_the_block_ends_after_an_error():
+    nested = with_noise(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(2, 4))
+    with pytest.raises(RuntimeError, match="stop"), carrying_moments(nested, 3), carrying(5):
+        raise RuntimeError("stop")
+    assert not any(part.carries for part in nested.modules() if isinstance(part, VariationalLayer))
+    assert math.isfinite(float(nested(torch.randn(2, 4)).sum().detach()))
