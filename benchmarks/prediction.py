@@ -35,7 +35,7 @@ def main() -> None:
     plain, last = nl.models.build("vgg11").eval(), nl.models.build("vgg11").eval()
     last.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     example = torch.zeros(2, 3, 32, 32)
-    nested, shared = (nl.nest(last, example, num_blocks=32, sampling=how).eval() for how in ("local", "shared"))  # type: ignore[arg-type]
+    nested, shared = (nl.nest(last, example, num_blocks=32, sampling=how).eval() for how in ("local", "shared"))
     for batch in BATCHES:
         x = torch.randn(batch, 3, 32, 32)
         x_last = x.to(memory_format=torch.channels_last)
