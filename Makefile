@@ -21,7 +21,7 @@ pytest: $(VENV)/installed
 	$(BIN)/pytest -n auto --dist worksteal
 
 bench: $(VENV)/installed
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	$(BIN)/python benchmarks/all.py --out bench.json
 
 # Installed again whenever pyproject.toml changes.
 $(VENV)/installed: pyproject.toml

@@ -1,0 +1,145 @@
+"""What a step computes and keeps, counted, so that a slow-down fails without a clock: MACs, kernels, bytes."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import nestling as nl
+from nestling.network.cut import full_cut
+from nestling.training.elbo import elbo_terms, weight_divergence
+
+BATCH = 8
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        *(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()),
+        *(nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)),
+    )
+
+
+def inputs():
+    made = torch.Generator().manual_seed(1)
+    return torch.randn(BATCH, 3, 8, 8, generator=made), torch.randint(0, 10, (BATCH,), generator=made)
+
+
+def nested(sampling):
+    return nl.nest(network(), torch.zeros(2, 3, 8, 8), num_blocks=4, num_always=1, sampling=sampling).train()
+
+
+def step(model, cut):
+    """The loss of a batch at a cut, with its divergence."""
+    x, y = inputs()
+    with model.shared_at(cut):
+        loss = nn.functional.cross_entropy(model(x), y)
+        return loss + weight_divergence(model, cut, nl.distributions.log_uniform_kl) / 1000
+
+
+def flops(function):
+    with FlopCounterMode(display=False) as counter:
+        function()
+    return counter.get_total_flops()
+
+
+LOOKS = """
+    view reshape detach as_strided expand t transpose narrow slice select split permute alias unbind squeeze unsqueeze
+    empty empty_like empty_strided resolve_conj
+""".split()
+"""Operations that only look at a tensor in another way, or make room for one."""
+
+
+def kernels(function):
+    """How many operations compute."""
+    with torch.profiler.profile() as profile:
+        function()
+    rows = [(row.key.removeprefix("aten::"), row.count) for row in profile.key_averages() if "aten::" in row.key]
+    return sum(count for name, count in rows if name not in LOOKS)
+
+
+def kept_bytes(model, function):
+    """Bytes of what autograd keeps for the way back, parameters left out and nothing counted twice."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    seen = {}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        result = function()
+    del result
+    return sum(seen.values())
+
+
+@pytest.mark.parametrize(("sampling", "times"), [("local", 2), ("shared", 1)])
+@pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
+def test_a_step_computes_the_macs_of_its_cut(sampling, times, fraction):
+    """Once for each example with a drawn weight, twice with local noise; and the first layer needs no gradient of x."""
+    model = nested(sampling)
+    with model.at(fraction):
+        cut = model.cut
+    small = nl.extract(model.eval(), cut)
+    model.train()
+    x, y = inputs()
+    forward = flops(lambda: small(x))
+    assert forward == 2 * BATCH * nl.cost(model, cut).macs
+    assert flops(lambda: step(model, cut)) == times * forward
+    plain = flops(lambda: nn.functional.cross_entropy(small(x), y).backward())
+    assert flops(lambda: step(model, cut).backward()) <= times * plain + times * forward // 10
+
+
+def test_a_narrow_step_is_cheap():
+    model = nested("local")
+    plain = network().train()
+    x, y = inputs()
+    whole = flops(lambda: nn.functional.cross_entropy(plain(x), y).backward())
+    with model.at(0.25):
+        narrow = model.cut
+    assert flops(lambda: step(model, narrow).backward()) < 0.35 * whole
+
+
+@pytest.mark.parametrize(("sampling", "most"), [("local", 800), ("shared", 700)])
+def test_kernels_of_a_step(sampling, most):
+    """A bound somewhat above what it takes now: forward, backward and divergence of four layers and two norms."""
+    model = nested(sampling)
+    with model.at(0.5):
+        cut = model.cut
+    step(model, cut).backward()
+    assert kernels(lambda: step(model, cut).backward()) <= most
+
+
+def test_the_divergence_keeps_nothing():
+    model = nested("local")
+    everything = full_cut(model.groups)
+    kl = nl.distributions.log_uniform_kl
+    assert kept_bytes(model, lambda: weight_divergence(model, everything, kl)) == 0
+
+
+@pytest.mark.parametrize("sampling", ["local", "shared"])
+def test_what_a_step_keeps(sampling):
+    """Beside what a plain step keeps: two tensors a weight, and with local noise two an activation."""
+    plain, model = network().train(), nested(sampling)
+    x, y = inputs()
+    base = kept_bytes(plain, lambda: nn.functional.cross_entropy(plain(x), y))
+    weights = 4 * sum(own.numel() for own in plain.parameters() if own.ndim > 1)
+    sizes = [math.prod(shape) for shape in ((16, 8, 8), (3, 8, 8), (32, 4, 4), (16, 4, 4), (128,), (64,), (64,), (10,))]
+    activations = 4 * BATCH * sum(sizes) if sampling == "local" else 0
+    assert kept_bytes(model, lambda: step(model, full_cut(model.groups))) <= base + 2 * weights + activations + 4096
+
+
+def test_no_buffers_beside_those_of_the_network():
+    model, plain = nested("local"), network()
+    step(model, full_cut(model.groups)).backward()
+    elbo_terms(model, inputs(), dataset_size=100).loss.backward()
+    own = {name for name, _ in model.module.named_buffers()}
+    assert own == {name for name, _ in plain.named_buffers()}
+    weights = sum(own.numel() for own in plain.parameters() if own.ndim > 1)
+    extra = sum(own.numel() for own in model.module.parameters()) - sum(own.numel() for own in plain.parameters())
+    assert extra == weights  # a log alpha for each weight
