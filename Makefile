@@ -8,7 +8,9 @@ BIN := $(VENV)/bin
 demo: $(VENV)/installed
 	$(BIN)/nestling demo
 
-test: lint types pytest
+# Types are checked while tests wait for the processes that they start.
+test: lint
+	$(MAKE) --no-print-directory -j2 types pytest
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -112,13 +112,14 @@ def table(path: Path) -> None:
     rows = defaultdict(list)
     for line in path.read_text().splitlines():
         own = json.loads(line)
-        rows[own["network"], own["method"], own["threshold"], own["finish"], own["epochs"]].append(own)
+        finish = f"{own['epochs']} + {own['finish']} in batches of {own['finish_batch_size']}"
+        rows[own["network"], own["method"], own["threshold"], finish].append(own)
     print(
         "| network, method | paper: error, times smaller, sparsity per layer | threshold, epochs | error %, mean (each)"
         " | times smaller | sparsity per layer % | bytes in the file |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    for (network, method, threshold, finish, epochs), runs in rows.items():
+    for (network, method, threshold, epochs), runs in rows.items():
         errors = ", ".join(f"{own['error']:.2f}" for own in runs)
         ratios = ", ".join(f"{own['compression']:.0f}" for own in runs)
         layers = "-".join(f"{statistics.mean(c):.1f}" for c in zip(*(own["sparsity"] for own in runs), strict=True))
@@ -126,7 +127,7 @@ def table(path: Path) -> None:
         size = f"{statistics.mean(own['bytes'] for own in runs):.0f} of {runs[0]['bytes_before']}"
         print(
             f"| {network}, {method} | {PAPERS[network, method]} "
-            f"| {threshold:g}, {epochs}{' + finish' if finish else ''} | {mean:.2f} ({errors}) "
+            f"| {threshold:g}, {epochs} | {mean:.2f} ({errors}) "
             f"| {ratios} | {layers} | {size} |"
         )
 
