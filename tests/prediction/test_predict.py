@@ -332,3 +332,17 @@ def test_an_output_whose_first_axis_is_not_the_batch_is_drawn_one_by_one():
     network = nl.nest(Turned(), torch.randn(5, 4), sampling="local", where="all").eval()
     found = predict(network, torch.randn(5, 4), samples=6, keep_samples=True, likelihood="gaussian")
     assert found.samples.shape == (6, 3, 5)
+
+
+@pytest.mark.parametrize("options", [{}, {"sampling": "shared"}, {"exclude": ("0",)}], ids=str)
+@pytest.mark.parametrize("size", [3, 40])
+@pytest.mark.parametrize("by", ["draws", "fast_draws", "moments"])
+def test_in_inference_mode(options, size, by):
+    network = nested(**options).eval()
+    with torch.inference_mode():
+        x = torch.randn(size, 4)
+        for cut in (0.5, 1.0, 0.5):
+            found = predict(network, x, cut=cut, by=by, seed=0)
+            with network.at(cut), network.drawing():
+                assert network(x).isfinite().all()
+    torch.testing.assert_close(predict(network, x.clone(), cut=0.5, by=by, seed=0).probs, found.probs)

@@ -41,7 +41,14 @@ def passes(
     if by not in get_args(By):
         raise ArgumentError("by", repr(by), f"one of {', '.join(get_args(By))}", "'draws' is exact.")
     draws = samples > 0 and any(isinstance(part, Stochastic) for part in model.modules())
-    with _kept(seed), torch.no_grad(), in_mode(model, training=False), drawing(model) if draws else nullcontext():
+    # Tensors of torch.inference_mode do not say whether they were written to, which what is kept between passes needs.
+    with (
+        _kept(seed),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        in_mode(model, training=False),
+        drawing(model) if draws else nullcontext(),
+    ):
         if not isinstance(model, Nested):
             yield Passes(model, samples if draws else 1, None, seed, by)
             return
@@ -111,7 +118,7 @@ class Passes:
         parameter = next(self.model.parameters(), None)
         if parameter is None:
             return call
-        moved: _Call = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(parameter.device), call)
+        moved: _Call = pytree.tree_map_only(Tensor, lambda own: _noted(own.to(parameter.device)), call)
         return moved
 
 
@@ -130,6 +137,11 @@ def _draws_apart(model: nn.Module) -> bool:
 
 def _has_graph(model: nn.Module) -> bool:
     return any(isinstance(part, fx.GraphModule) for part in model.modules())
+
+
+def _noted(tensor: Tensor) -> Tensor:
+    """A tensor that says whether it was written to."""
+    return tensor.clone() if tensor.is_inference() else tensor
 
 
 def _repeated(call: _Call, size: int, times: int) -> _Call:

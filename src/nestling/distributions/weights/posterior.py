@@ -70,13 +70,13 @@ class WeightPosterior(nn.Module, ABC):
         """The weights for standard noise (..., *mean.shape), differentiable in the parameters."""
 
     def known(self, name: str, work_out: Callable[[], Tensor]) -> Tensor:
-        """What follows from the parameters, worked out once for as long as nothing writes to them.
+        """What follows from the parameters, worked out once for as long as nothing writes to them, but by ``.data``.
 
         Only for passes without gradients, and until the posterior is put in train mode.
         """
-        if torch.compiler.is_compiling():
-            return work_out()
         mean, scale = self.mean, self.scale
+        if torch.compiler.is_compiling() or mean.is_inference() or scale.is_inference():  # which nothing is noted of
+            return work_out()
         known = self._known.get(name)
         if (
             known is None
