@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types pytest bench clean
+.PHONY: demo test lint types pytest soak bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/nestling demo
@@ -21,6 +21,10 @@ types: $(VENV)/installed
 
 pytest: $(VENV)/installed
 	$(BIN)/pytest -n auto --dist worksteal
+
+# Faults and damages that tests draw, several times as many of them.
+soak: $(VENV)/installed
+	NESTLING_SOAK=1 $(BIN)/pytest -n auto --dist worksteal
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/all.py --out bench.json

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import tyro
+from effort import SOAK
 from safetensors.torch import load_file, save_file
 
 import nestling as nl
@@ -81,11 +82,11 @@ def test_a_loop_of_ones_own_trains_a_network():
 
 @pytest.mark.parametrize("name", IN_TWO)
 def test_a_trainer_trains_one_network_alone_and_in_two_processes(name, tmp_path):
-    alone = started(name, FOLDER / f"{name}.py")
-    in_two = started(name, *IN_TWO[name], EXAMPLE=name, SEEN=str(tmp_path))
-    with alone as printed_alone, in_two as printed_in_two:
-        check_table(printed_alone(), least=85)
-        check_table(printed_in_two(), least=65)
+    if SOAK:
+        with started(name, FOLDER / f"{name}.py") as printed:
+            check_table(printed(), least=85)
+    with started(name, *IN_TWO[name], EXAMPLE=name, SEEN=str(tmp_path)) as printed:
+        check_table(printed(), least=65)
     first, second = (load_file(tmp_path / f"{rank}.safetensors") for rank in range(2))
     batches = nl.data.load("digits").batches("train", 64, shuffle=True, drop_last=True)
     given = []
