@@ -27,7 +27,7 @@ from nestling.network.layers import (
 )
 
 F64 = torch.float64
-SAMPLINGS = ("local", "shared", "each")
+SAMPLINGS = ("local", "channel", "shared", "each")
 EACH_SAMPLING = pytest.mark.parametrize("sampling", SAMPLINGS)
 
 VARIATIONAL = {
@@ -211,6 +211,51 @@ def test_local_draws_have_the_exact_mean_and_variance_of_every_output(name):
 
 
 @EACH_LAYER
+def test_one_number_a_channel_has_the_mean_of_the_variances_at_its_positions(name):
+    plain, x = build(name), batch(name, 1)
+    layer = convert(deepcopy(plain), "channel")
+    mean, covariance = exact_moments(plain, layer, x)
+    torch.manual_seed(11)
+    with torch.no_grad():
+        outputs = layer(x.expand(6_000, *x.shape[1:]))
+    of_channel = averaged(covariance.diagonal().reshape(outputs.shape[1:]), name)
+    assert_moments(outputs.reshape(6_000, -1), mean, of_channel.reshape(-1).diag(), joint=False)
+    noise = outputs - mean.reshape(outputs.shape[1:])
+    noise = noise.movedim(-1, 1) if name.startswith("linear") else noise
+    noise = noise.reshape(*noise.shape[:2], -1)
+    assert torch.allclose(noise, noise[..., :1].expand_as(noise), atol=1e-12), "one number for all positions"
+
+
+def averaged(variances, name):
+    """Variances of one example's outputs averaged over positions: all axes but that of channels or features."""
+    positions = tuple(range(variances.ndim - 1)) if name.startswith("linear") else tuple(range(1, variances.ndim))
+    return variances.mean(positions, keepdim=True).expand(variances.shape) if positions else variances
+
+
+HARD_WINDOWS = {
+    "strides": {"stride": 2, "padding": 1, "groups": 2},
+    "dilation": {"kernel_size": 2, "dilation": 2, "stride": 3},
+    "same": {"padding": "same", "dilation": 2},
+    "reflect": {"padding": 1, "padding_mode": "reflect"},
+    "circular": {"padding": 2, "padding_mode": "circular", "stride": 2, "groups": 3},
+    "replicate": {"kernel_size": 5, "padding": 2, "padding_mode": "replicate", "stride": 3},
+}
+
+
+@pytest.mark.parametrize("options", HARD_WINDOWS.values(), ids=HARD_WINDOWS)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_the_mean_variance_is_that_of_the_convolution(rank, options):
+    """Of windows that reach over edges, leave inputs out or read them in steps."""
+    kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1]
+    layer = convert(kind(6, 6, **({"kernel_size": 3} | options), dtype=F64), "channel")
+    squares, variance = torch.rand(4, 6, *(9, 7, 8)[:rank], dtype=F64), torch.rand_like(layer.posterior.mean)
+    places = tuple(range(-rank, 0))
+    expected = layer.apply_weight(squares, variance, None).mean(places, keepdim=True)
+    assert torch.allclose(layer.mean_variance(squares, variance), expected, rtol=0, atol=1e-12)
+    assert torch.allclose(layer.mean_variance(squares[0], variance), expected[0], rtol=0, atol=1e-12)
+
+
+@EACH_LAYER
 def test_shared_draws_have_the_exact_joint_moments_over_the_whole_batch(name):
     plain, x = build(name), batch(name, 2)
     layer = convert(deepcopy(plain), "shared")
@@ -262,7 +307,7 @@ def test_one_weight_is_drawn_for_an_input_without_a_batch_axis(name, sampling):
     assert layer(x.unsqueeze(0)[:0]).numel() == 0, "an empty batch"
 
 
-@pytest.mark.parametrize(("sampling", "expected"), [("shared", 1.0), ("each", 1.0), ("local", 0.0)])
+@pytest.mark.parametrize(("sampling", "expected"), [("shared", 1.0), ("each", 1.0), ("channel", 1.0), ("local", 0.0)])
 def test_pixels_that_share_one_weight_are_perfectly_correlated_in_a_joint_sample(sampling, expected):
     """A peer's flipout draws a sign per pixel and finds 0 here; so does the local form, which says so."""
     layer = convert(nn.Conv2d(1, 1, 1, bias=False, dtype=F64), sampling)
@@ -360,7 +405,9 @@ def test_noisy_overrides_the_mode(sampling):
 
 
 def test_an_unknown_sampling_is_refused():
-    with pytest.raises(ArgumentError, match="sampling: got 'flipout', but it must be one of local, shared, each"):
+    with pytest.raises(
+        ArgumentError, match="sampling: got 'flipout', but it must be one of local, channel, shared, each"
+    ):
         make_variational(nn.Sequential(nn.Linear(2, 2)), (), "flipout")
 
 
@@ -565,6 +612,9 @@ def test_vmap_over_samples(sampling):
     mean, covariance = exact_moments(build("conv2d"), layer, x)
     torch.manual_seed(23)
     draws = torch.vmap(lambda _: layer(x), randomness="different")(torch.zeros(1_000)).detach().reshape(1_000, -1)
+    if sampling == "channel":
+        variances = covariance.diagonal().reshape(layer(x).shape)
+        covariance = torch.stack([averaged(own, "conv2d") for own in variances]).reshape(-1).diag()
     assert_moments(draws, mean, covariance, joint=sampling == "shared")
 
 

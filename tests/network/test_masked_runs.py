@@ -122,7 +122,7 @@ def test_a_mask_of_ones_and_zeros_computes_what_the_cut_does(name):
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("sampling", ["local", "shared", "each"])
+@pytest.mark.parametrize("sampling", ["local", "channel", "shared", "each"])
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_a_truncated_step_are_those_of_the_masked_one(name, sampling, layout, monkeypatch):
     """In train mode, with noise that does not depend on the width: for means, log alphas, biases and norms alike."""
@@ -179,6 +179,60 @@ def test_a_relaxed_mask_scales_what_is_read_with_gradients_for_the_mask():
     ):
         torch.testing.assert_close(own, wanted)
         assert bool((own != 0).any())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_inside_a_cut_a_mask_is_zero_beyond_it(name):
+    nested, x = nested_case(name)
+    nested.eval()
+    for cut in some_cuts(nested, 4):
+        masks = {own.name: normal(own.num_blocks, seed=5).sigmoid() for own in nested.groups.free}
+        ended = {group: mask * hard_masks(nested, cut)[group] for group, mask in masks.items()}
+        with nested.at(cut):
+            found = nested.run_masked(masks, x)
+        torch.testing.assert_close(found, nested.run_masked(ended, x))
+
+
+def falling_masks(nested, logits):
+    return {
+        name: torch.softmax(own, 0).flip(0).cumsum(0).flip(0) for name, own in zip(nested.orders, logits, strict=True)
+    }
+
+
+@pytest.mark.parametrize("least", [0.1, 1e-2, 1e-3])
+def test_what_a_tail_that_is_not_computed_changes_is_bounded(least):
+    """One hidden layer y = sum_j m_j w_j h_j: what changes is at most ``least`` times what the tail contributes."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 3)).double()
+    nested = nl.nest(module, normal(2, 4), num_blocks=12, num_always=1, weights=None).eval()
+    module = nested.module
+    x, weight, temperature = normal(5, 4, seed=1), normal(5, 3, seed=2), 0.5
+    (own,) = nested.groups.free
+    start = normal(12, seed=3) - 0.5 * torch.arange(12.0, dtype=torch.float64)
+    found = {}
+    for way in ("whole", "cut"):
+        logits = start.clone().requires_grad_()
+        masks = falling_masks(nested, [logits / temperature])
+        kept = int((masks[own.name] >= least).sum()) if way == "cut" else 12
+        with nested.at({own.name: kept}):
+            y = nested.run_masked(masks, x)
+        parameters = [*module.parameters(), logits]
+        found[way] = y.detach(), torch.autograd.grad((y * weight).sum(), parameters, materialize_grads=True)
+    assert 1 < kept < 12
+    hidden = module[0](x).tanh().detach()
+    outer = module[2].weight.detach().abs()
+    tail = torch.arange(12) >= kept
+    changed = (found["cut"][0] - found["whole"][0]).abs()
+    assert bool((changed <= least * (hidden.abs() * tail) @ outer.T + 1e-12).all())
+    assert float(changed.max()) > 0
+    pull = weight.abs() @ outer  # (5, 12): the most that the loss feels of each hidden unit
+    inner = (least * tail).unsqueeze(1) * (pull.T @ x.abs())
+    last = least * tail * (weight.abs().T @ hidden.abs())
+    of_order = 2 * least / temperature * (tail * pull * hidden.abs()).sum()
+    bounds = inner, least * tail * pull.sum(0), last, torch.zeros(3), of_order
+    for whole, cut, bound in zip(found["whole"][1], found["cut"][1], bounds, strict=True):
+        assert bool(((whole - cut).abs() <= bound + 1e-12).all())
+        assert bool((whole != 0).any())
 
 
 def test_a_unit_that_two_layers_pass_on_is_scaled_once():

@@ -281,7 +281,7 @@ def test_log_alpha_is_cut_with_its_mean(name):
 
 
 @BY_MODULE
-@pytest.mark.parametrize("sampling", ["local", "shared", "each"])
+@pytest.mark.parametrize("sampling", ["local", "channel", "shared", "each"])
 def test_a_draw_at_a_cut_is_that_of_the_small_network_made_variational(name, sampling):
     """With the same seed: the noise has the small network's shapes and strengths."""
     noisy, x = nested(name, sampling=sampling), images(name, 3, seed=6)

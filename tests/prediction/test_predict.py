@@ -67,10 +67,11 @@ def test_one_variational_layer_converges_to_the_integral(sampling):
 
 def test_ways_of_sampling_agree_on_each_example(x):
     found = {}
-    for sampling in ("local", "shared", "each"):
+    for sampling in ("local", "channel", "shared", "each"):
         found[sampling] = predict(nested(sampling=sampling, log_alpha=-2.0), x, samples=1000, seed=1).probs
     torch.testing.assert_close(found["local"], found["shared"], atol=0.03, rtol=0)
     torch.testing.assert_close(found["each"], found["shared"], atol=0.03, rtol=0)
+    torch.testing.assert_close(found["channel"], found["shared"], atol=0.03, rtol=0)
 
 
 def test_no_samples_is_the_mean_network(x):

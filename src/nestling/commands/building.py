@@ -16,6 +16,7 @@ from nestling.data import Data
 from nestling.errors import ArgumentError, NestlingError, RunError
 from nestling.network import Bits
 from nestling.network.group import Kind
+from nestling.network.layers import Sampling
 from nestling.processes import local_rank
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -29,8 +30,8 @@ class Nesting:
     """How widths are drawn; downhill is learned."""
     weights: Literal["gaussian", "plain"] = "gaussian"
     """gaussian learns the uncertainty of each weight."""
-    sampling: Literal["local", "shared", "each"] = "local"
-    """How weights are drawn; shared or each for segmentation."""
+    sampling: Sampling = "local"
+    """How weights are drawn; channel and shared are cheaper, shared or each for segmentation."""
     num_blocks: int = 32
     """Into how many blocks each group is divided."""
     num_always: int = 2

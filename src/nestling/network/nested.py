@@ -140,9 +140,10 @@ class Nested(nn.Module):
         return self._runner.run(cut, smaller, args, kwargs)
 
     def run_masked(self, masks: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Run the whole width with each block of a group scaled, where it is read, by its entry in the mask (K,).
+        """Run with each block of a group scaled, where it is read, by its entry in the mask (K,).
 
         A mask of ones and zeros computes what the cut does; a relaxed one lets gradients reach the order it is from.
+        Inside ``at`` blocks beyond the cut are not computed, whatever their entries.
         """
         sizes = {group.name: (group.num_blocks,) for group in self.groups.free}
         if {name: tuple(mask.shape) for name, mask in masks.items()} != sizes:
@@ -156,7 +157,12 @@ class Nested(nn.Module):
         tensors = self.tensors()
         quantised = self.quantised.masked(tensors, masks)
         scaled = quantised | self._scaler.scaled(tensors | quantised, masks)
-        return self.run(full_cut(self.groups), scaled, *args, **kwargs)
+        cut = self.cut
+        smaller = scaled | self._slicer.cut(tensors | scaled, cut)
+        result = self.run(cut, smaller, *args, **kwargs)
+        if self.training:
+            self._slicer.give_back(tensors, smaller, cut)
+        return result
 
     def dropped(self, cut: Cut) -> frozenset[str]:
         """Names of the tensors of layers that a cut drops whole."""

@@ -38,6 +38,9 @@ WEIGHT_KLS: dict[WeightKL, Callable[[Tensor], Tensor]] = {
     "bn3_refitted": bn3_refitted_regulariser,
 }
 
+LEAST_MASK = 1e-3
+"""Blocks whose relaxed mask is below this are not computed: see docs/orders.md for what that changes at most."""
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -152,19 +155,22 @@ def _relaxed_part(
     hard: bool,
     held: bool,
 ) -> _Result:
-    """A part of the batch under masks that gradients flow through, at the full width."""
-    masks = {}
+    """A part of the batch under masks that gradients flow through, without the tail where they are below the least."""
+    masks, widths = {}, []
     for name, order in nested.orders.items():
         if not isinstance(order, Downhill):
             given = f"an order of type {type(order).__name__} in {name}"
             raise ArgumentError("estimator", given, "Downhill orders for relaxed masks", "Use leave_one_out.")
-        masks[name] = order.rsample((), generator, hard=hard)
+        relaxed = order.rsample((), generator)
+        masks[name] = order.straight_through(relaxed) if hard else relaxed
+        widths.append((name, max(order.num_always, int((relaxed >= LEAST_MASK).sum()))))
     args, kwargs = as_call(inputs)
-    nll = nll_of(model, nested.run_masked(masks, *args, **kwargs), targets)
-    cut = full_cut(nested.groups)
+    computed, cut = Cut(tuple(widths)), full_cut(nested.groups)
+    with nested.at(computed):
+        nll = nll_of(model, nested.run_masked(masks, *args, **kwargs), targets)
     kept = {name: order.keep_probs() for name, order in nested.orders.items()}
     kept = {name: own.detach() for name, own in kept.items()} if held else kept
-    return nll, weight_divergence(nested, cut, divergence, kept).to(nll), torch.zeros_like(nll), cut
+    return nll, weight_divergence(nested, cut, divergence, kept).to(nll), torch.zeros_like(nll), computed
 
 
 def nll_of(model: Likelihood, output: Tensor, targets: Tensor) -> Tensor:

@@ -44,10 +44,12 @@ class Downhill(Tempered, Order):
         log_probs = log_probs.expand(*shape, *log_probs.shape)
         steps = relaxed_steps(log_probs, gumbel_noise(log_probs, generator), self.temperature)
         relaxed = masks_from_steps(steps, self.num_always)
-        if not hard:
-            return relaxed
-        whole = self.masks(steps.argmax(-1) + self.num_always)
-        return whole + (relaxed - relaxed.detach())
+        return self.straight_through(relaxed) if hard else relaxed
+
+    def straight_through(self, relaxed: Tensor) -> Tensor:
+        """Relaxed masks (..., K) made whole where they fall most, with the gradients of the relaxed ones."""
+        widths = _falls(relaxed[..., self.num_always - 1 :]).argmax(-1) + self.num_always
+        return self.masks(widths) + (relaxed - relaxed.detach())
 
     def log_density(self, masks: Tensor) -> Tensor:
         """Log-density (*shape, ...) of relaxed masks (*shape, ..., K) over their K - num_always free entries.
@@ -56,7 +58,7 @@ class Downhill(Tempered, Order):
         """
         last_size("masks", real_tensor("masks", masks), self.num_blocks, "block")
         falling = masks[..., self.num_always - 1 :]
-        steps = falling - F.pad(falling[..., 1:], (0, 1))
+        steps = _falls(falling)
         always_one = (masks[..., : self.num_always] == 1).all(-1)
         inside = (steps > 0).all(-1) & always_one
         density = downhill_log_density(
@@ -67,6 +69,11 @@ class Downhill(Tempered, Order):
     def extra_repr(self) -> str:
         """What ``print`` shows of the order."""
         return f"{super().extra_repr()}, temperature={self.temperature:g}"
+
+
+def _falls(masks: Tensor) -> Tensor:
+    """By how much each entry of a mask is above the next."""
+    return masks - F.pad(masks[..., 1:], (0, 1))
 
 
 def relaxed_steps(log_probs: Tensor, gumbel: Tensor, temperature: float) -> Tensor:

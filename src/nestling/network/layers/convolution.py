@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
@@ -69,6 +70,15 @@ class _VariationalConvolution(VariationalLayer):
         y = y.reshape(batch, -1, *y.shape[2:])
         return y if bias is None else y + bias.view(-1, *[1] * self.rank)
 
+    def mean_variance(self, squares: Tensor, variance: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
+        """The variance of each output, averaged over its positions."""
+        return self.apply_weight(squares, variance, None, **asked).mean(self._positions, keepdim=True)
+
+    @property
+    def _positions(self) -> tuple[int, ...]:
+        """The axes of the positions, from the end."""
+        return tuple(range(-self.rank, 0))
+
     def to_plain(self) -> nn.Module:
         """The plain convolution with the mean as its weight."""
         mean = self.posterior.mean
@@ -98,6 +108,28 @@ class _VariationalConvolution(VariationalLayer):
 
 class _Forward(_VariationalConvolution):
     """A plain convolution."""
+
+    def mean_variance(self, squares: Tensor, variance: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
+        """The variance of each output, averaged over its positions: no convolution, one product of what taps read."""
+        x = (squares if squares.ndim > self.rank + 1 else squares.unsqueeze(0)).movedim(1, -1)
+        batch, groups, rows = x.shape[0], self.num_groups(variance), x.shape[0]
+        y = x
+        for axis, size in enumerate(x.shape[1:-1]):
+            y = self._shares(axis, size).to(x) @ y.reshape(rows, size, -1)
+            rows *= self.kernel_size[axis]
+        taps = variance.movedim(1, -1).reshape(groups, variance.shape[0] // groups, -1, variance.shape[1])
+        read = y.reshape(batch, -1, groups, variance.shape[1])
+        found = torch.einsum("ntgi,goti->ngo", read, taps).flatten(1)
+        found = found if squares.ndim > self.rank + 1 else found.squeeze(0)
+        return found.reshape(*found.shape, *[1] * self.rank)
+
+    def _shares(self, axis: int, size: int) -> Tensor:
+        """For each tap of the kernel along an axis, the share of the output's positions that read each input there."""
+        padding = self.padding if isinstance(self.padding, str) else self.padding[axis]
+        place = 2 * (self.rank - 1 - axis)  # edges are given from the last axis on
+        edges = None if self.padding_mode == "zeros" else tuple(self._edges[place : place + 2])
+        along = self.kernel_size[axis], self.stride[axis], self.dilation[axis]
+        return _read_shares(size, *along, padding, edges, self.padding_mode)
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, **asked: Any) -> Tensor:  # noqa: ANN401
         """The convolution with a given weight and number of groups."""
@@ -164,3 +196,13 @@ class VariationalConvTranspose3d(_Transposed):
     """Transposed convolution over three axes with a posterior over its weight."""
 
     plain_class, rank = nn.ConvTranspose3d, 3
+
+
+def _read_shares(
+    size: int, taps: int, stride: int, dilation: int, padding: int | str, edges: tuple[int, ...] | None, mode: str
+) -> Tensor:
+    """(taps, size): the share of the positions of a convolution over one axis at which a tap reads an input."""
+    inputs, kernel = (torch.eye(own, dtype=torch.float64).unsqueeze(1) for own in (size, taps))
+    if edges is not None:
+        inputs, padding = F.pad(inputs, edges, mode=mode), 0
+    return F.conv1d(inputs, kernel, None, stride, padding, dilation).mean(-1).T

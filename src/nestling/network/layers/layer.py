@@ -14,8 +14,8 @@ from nestling.distributions.weights import WeightPosterior
 from nestling.errors import ArgumentError
 from nestling.network.moments import Moments, carrying
 
-Sampling = Literal["local", "shared", "each"]
-SAMPLINGS: tuple[Sampling, ...] = ("local", "shared", "each")
+Sampling = Literal["local", "channel", "shared", "each"]
+SAMPLINGS: tuple[Sampling, ...] = ("local", "channel", "shared", "each")
 
 
 class Stochastic(nn.Module):
@@ -33,8 +33,10 @@ class VariationalLayer(Stochastic, ABC):
     """A layer with a posterior over its weight.
 
     ``sampling`` is ``"local"`` (noise on the activations: the local reparameterisation, right for each output on its
-    own), ``"shared"`` (one weight for the whole batch) or ``"each"`` (a weight for each example). The last two are
-    joint samples over all outputs, as segmentation needs. An input without a batch axis counts as one example.
+    own), ``"channel"`` (one number for all positions of a channel, with their mean variance: cheaper where there are
+    positions, and ``"local"`` where there are none), ``"shared"`` (one weight for the whole batch) or ``"each"`` (a
+    weight for each example). The last two are joint samples over all outputs, as segmentation needs. An input without
+    a batch axis counts as one example.
     While it ``carries``, it gives the moments of its outputs instead of a draw.
     """
 
@@ -55,6 +57,10 @@ class VariationalLayer(Stochastic, ABC):
     @abstractmethod
     def apply_each(self, x: Tensor, weights: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
         """The operation with a weight (batch, ...) for each example."""
+
+    @abstractmethod
+    def mean_variance(self, squares: Tensor, variance: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
+        """The variance of an output, for squared inputs and the weight's variance, averaged over its positions."""
 
     @abstractmethod
     def is_batch(self, x: Tensor) -> bool:
@@ -86,6 +92,10 @@ class VariationalLayer(Stochastic, ABC):
         if self.sampling == "local":
             mean, variance = self.moments(x, **asked)
             return _Noisy.apply(mean, variance, normal_noise(mean))[0]  # type: ignore[no-untyped-call,no-any-return]
+        if self.sampling == "channel":
+            mean = self.apply_weight(x, self.posterior.mean, self.bias, **asked)
+            variance = self.mean_variance(x.square(), self._weight_variance(), **asked)
+            return mean + _Noisy.apply(torch.zeros_like(variance), variance, normal_noise(variance))[0]  # type: ignore[no-untyped-call,no-any-return]
         if self.sampling == "each" and self.is_batch(x):
             return self.apply_each(x, self.posterior.sample((x.shape[0],)), self.bias, **asked)
         return self.apply_weight(x, self.posterior.sample(), self.bias, **asked)
@@ -106,10 +116,12 @@ class VariationalLayer(Stochastic, ABC):
 
     def moments(self, x: Tensor, **asked: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
         """The mean and the variance of each output for a given input."""
+        mean = self.apply_weight(x, self.posterior.mean, self.bias, **asked)
+        return mean, self.apply_weight(x.square(), self._weight_variance(), None, **asked)
+
+    def _weight_variance(self) -> Tensor:
         posterior = self.posterior
-        of_weight = posterior.variance() if torch.is_grad_enabled() else posterior.known("variance", posterior.variance)
-        mean = self.apply_weight(x, posterior.mean, self.bias, **asked)
-        return mean, self.apply_weight(x.square(), of_weight, None, **asked)
+        return posterior.variance() if torch.is_grad_enabled() else posterior.known("variance", posterior.variance)
 
 
 _MEAN, _WEIGHT = ".posterior.mean", ".weight"

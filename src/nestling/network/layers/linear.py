@@ -42,6 +42,11 @@ class VariationalLinear(VariationalLayer):
         y = torch.einsum("b...i,boi->b...o", x, weights)
         return y if bias is None else y + bias
 
+    def mean_variance(self, squares: Tensor, variance: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
+        """The variance of each output, averaged over the axes between the examples and the features."""
+        positions = tuple(range(1, squares.ndim - 1))
+        return F.linear(squares.mean(positions, keepdim=True) if positions else squares, variance)
+
     def to_plain(self) -> nn.Module:
         """``nn.Linear`` with the mean as its weight."""
         mean = self.posterior.mean
