@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 import tyro
-from effort import SOAK
 from safetensors.torch import load_file, save_file
 
 import nestling as nl
+from effort import SOAK
 from nestling.training.elbo import elbo_terms
 
 FOLDER = Path(__file__).parent.parent / "examples"

@@ -1,10 +1,12 @@
-"""The one-pass distribution beside 100 samples, trained on MNIST: accuracy, ECE, AUPR against Fashion-MNIST.
+"""The one-pass distribution beside 100 samples of a network trained here: accuracy, ECE, AUPR against other images.
 
-NESTLING_DATA=folder python experiments/bn3/one_pass.py 0 --out one_pass.jsonl
+NESTLING_DATA=folder python experiments/bn3/one_pass.py lenet_300_100 0 --out one_pass.jsonl
+NESTLING_DATA=folder python experiments/bn3/one_pass.py vgg11 0 --epochs 8 --images 2500 --out one_pass.jsonl
 """
 
 import argparse
 import json
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,23 @@ import nestling as nl
 from nestling.prediction import ClassScores
 
 CUTS = (0.25, 0.5, 1.0)
-SAMPLES = 100
+SAMPLES, BATCH = 100, 250
+NETWORKS: dict[str, dict[str, Any]] = {
+    "lenet_300_100": {"data": "mnist", "strange": "fashion_mnist"},
+    "lenet_5_caffe": {"data": "mnist", "strange": "fashion_mnist"},
+    "vgg11": {"data": "cifar10", "strange": "svhn", "width": 0.25},
+}
+"""What each is trained on, what it is shown that it does not know, and its size."""
 
 
-def run(seed: int, network: str, epochs: int) -> list[dict[str, Any]]:
+def run(network: str, seed: int, epochs: int, images: int) -> list[dict[str, Any]]:
     torch.manual_seed(seed)
-    data, strange = nl.data.load("mnist", seed=seed), nl.data.load("fashion_mnist", seed=seed)
-    nested = nl.nest(nl.models.build(network), torch.zeros(2, 1, 28, 28), num_blocks=16)
-    nl.train(nested, data, nl.Recipe(epochs=epochs, batch_size=256, seed=seed))
-    test, ood = list(data.batches("test", 500)), list(strange.batches("test", 500))
+    own = NETWORKS[network]
+    data, strange = (nl.data.load(own[part], seed=seed) for part in ("data", "strange"))
+    module = nl.models.build(network, width=own.get("width", 1.0)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    nested = nl.nest(module, torch.zeros(2, *nl.models.example_shape(network)), num_blocks=16)
+    nl.train(nested, data, nl.Recipe(epochs=epochs, batch_size=256, seed=seed, cuts=CUTS))
+    test, ood = (list(islice(part.batches("test", BATCH), images // BATCH)) for part in (data, strange))
     found = []
     for by in ("draws", "moments"):
         for cut, scores in zip(CUTS, nl.evaluate(nested, test, cut=CUTS, samples=SAMPLES, ood=ood, by=by), strict=True):
@@ -30,19 +40,22 @@ def run(seed: int, network: str, epochs: int) -> list[dict[str, Any]]:
             figures = {"accuracy": 100 * scores.accuracy, "nll": scores.nll, "ece": 100 * scores.ece}
             assert scores.aupr is not None
             figures["aupr"] = 100 * scores.aupr
-            found.append({"network": network, "seed": seed, "epochs": epochs, "by": by, "cut": cut, **figures})
+            found.append(
+                {"network": network, "seed": seed, "epochs": epochs, "images": images, "by": by, "cut": cut} | figures
+            )
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("network", choices=tuple(NETWORKS))
     parser.add_argument("seed", type=int)
-    parser.add_argument("--network", default="lenet_300_100")
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--images", type=int, default=10_000, help="of the test set, and as many strange ones")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    for record in run(asked.seed, asked.network, asked.epochs):
+    for record in run(asked.network, asked.seed, asked.epochs, asked.images):
         with asked.out.open("a") as file:
             file.write(json.dumps(record) + "\n")
         print(json.dumps(record))

@@ -45,6 +45,15 @@ def test_a_total_is_the_sum_with_its_gradient(make, divergence):
         assert torch.equal(total(divergence, log_alpha), found)
 
 
+def test_a_graph_that_is_kept_gives_its_gradient_again():
+    log_alpha = (3 * torch.randn(4, 5)).requires_grad_()
+    found = total(log_uniform_kl, log_alpha)
+    first, second = (
+        torch.autograd.grad(found, log_alpha, scale, retain_graph=True)[0] for scale in torch.tensor([1.0, 2.0])
+    )
+    assert torch.equal(2 * first, second)
+
+
 @pytest.mark.parametrize("divergence", DIVERGENCES, ids=lambda own: own.__name__)
 def test_what_is_past_the_bounds_counts_as_if_at_them_and_has_no_gradient(divergence):
     log_alpha = torch.tensor([-9.0, -3.0, 0.5, 3.0, 8.0], dtype=torch.float64, requires_grad=True)

@@ -6,13 +6,13 @@ from functools import cache
 import grammar
 import pytest
 import torch
-from effort import SOAK
 from hypothesis import HealthCheck, given, settings
 from layouts import taken, tries
 from oracle import assert_same, check_cut, gradients_agree, hand_built, outputs, randomise, survivors
 from zoo import BY_NAME, CASES
 
 import nestling
+from effort import SOAK
 
 pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes self.recurrent")
 

@@ -19,10 +19,10 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
-from effort import tries
 from small_networks import QUICK, examples, images, nested_mlp, nested_norms, normal, same_tensors
 
 import nestling as nl
+from effort import tries
 from nestling import commands
 from nestling.data import Data, Split
 from nestling.errors import NestlingError

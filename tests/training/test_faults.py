@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 import torch
 from child_processes import CONTEXT, started
-from effort import SOAK, tries
 from small_networks import QUICK, examples, images, nested_mlp, nested_norms, same_tensors
 from torch.utils.data import TensorDataset
 
 import nestling as nl
+from effort import SOAK, tries
 from nestling.errors import DivergenceError, RunError
 from nestling.training import Recipe, files, lock, loop, open_run, train
 from nestling.training.files import read_tensors

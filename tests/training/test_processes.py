@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 import pytest
 import torch
 from child_processes import free_port, together
-from effort import SOAK
 from small_networks import QUICK, examples, images, nested_mlp, nested_norms, normal, same_tensors
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -20,6 +19,7 @@ from torch.utils.data.distributed import DistributedSampler
 from warm import PLAIN
 
 import nestling as nl
+from effort import SOAK
 from nestling.errors import ProcessError, RunError
 from nestling.processes import connected
 from nestling.training import Recipe, open_run, train

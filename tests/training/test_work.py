@@ -115,11 +115,29 @@ def test_kernels_of_a_step(sampling, most):
     assert kernels(lambda: step(model, cut).backward()) <= most
 
 
-def test_the_divergence_keeps_nothing():
+def test_the_divergence_keeps_the_gradient_that_it_will_give_and_nothing_else():
     model = nested("local")
     everything = full_cut(model.groups)
     kl = nl.distributions.log_uniform_kl
     assert kept_bytes(model, lambda: weight_divergence(model, everything, kl)) == 0
+    value = weight_divergence(model, everything, kl)
+    slopes = {
+        id(own.slope): own.slope for own in nodes_before(value.grad_fn) if getattr(own, "slope", None) is not None
+    }
+    assert sum(own.numel() for own in slopes.values()) == sum(
+        own.numel() for own in model.log_alphas(everything).values()
+    )
+    value.backward()
+    given = {own.grad.data_ptr() for path, own in model.named_parameters() if path.endswith("log_alpha")}
+    assert given == {own.data_ptr() for own in slopes.values()}, "made in the place of the slopes"
+
+
+def nodes_before(node):
+    """The nodes of a graph that a value hangs on, itself first."""
+    yield node
+    for before, _ in node.next_functions:
+        if before is not None:
+            yield from nodes_before(before)
 
 
 @pytest.mark.parametrize("sampling", ["local", "shared"])

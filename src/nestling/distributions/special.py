@@ -115,22 +115,16 @@ class _SechSlope(torch.autograd.Function):
         return grad * torch.where(log_scale > _ASYMPTOTIC_FROM, -0.5 * torch.exp(-log_scale), near), None
 
 
-def sech_integral_sum(t: Tensor) -> Tensor:
-    """The sum of ``sech_integral`` over a vector, outside of autograd, in at least single precision."""
+def sech_integral_parts(t: Tensor, slope: Tensor) -> Tensor:
+    """The sum of ``sech_integral`` over a vector, outside of autograd; its slope at each element goes to ``slope``."""
     if t.dtype == torch.float64:
-        return _sech_by_series(t)[0].sum()
-    cell, along, beyond = _placed(t)
-    found = torch.view_as_real(_sech_table(t.device)[0].index_select(0, cell))
-    return found[:, 0].sum() + torch.dot(along, found[:, 1]) + 0.5 * beyond.sum()
-
-
-def sech_integral_slope(t: Tensor) -> Tensor:
-    """The slope of ``sech_integral`` at each element of a vector, outside of autograd, in at least single precision."""
-    if t.dtype == torch.float64:
-        return _sech_by_series(t)[1]
-    cell, along, _ = _placed(t)
-    found = torch.view_as_real(_sech_table(t.device)[1].index_select(0, cell))
-    return torch.addcmul(found[:, 0], along, found[:, 1])
+        value, found = _sech_by_series(t)
+        slope.copy_(found)
+        return value.sum()
+    (start, change, slope_at_start, its_change), along, beyond = _looked_up(t)
+    torch.addcmul(slope_at_start, along, its_change, out=slope)
+    total = start.sum() + torch.dot(along, change)
+    return total if beyond is None else total + 0.5 * beyond.sum()
 
 
 def piece_size(tensor: Tensor) -> int:
@@ -139,7 +133,7 @@ def piece_size(tensor: Tensor) -> int:
 
 
 _ASYMPTOTIC_FROM = 8.0
-_PIECE = 131_072
+_PIECE = 65_536
 _SHIFT = 16.0
 _LOG_SHIFT = math.log(_SHIFT)
 _TABLE_ENDS = (-20.0, 20.0)
@@ -157,32 +151,41 @@ def _sech_by_series(t: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sech_by_table(t: Tensor) -> tuple[Tensor, Tensor]:
     """The integral and its slope to 1e-6: straight lines within a cell, and past the ends."""
-    cell, along, beyond = _placed(t)
-    found = torch.view_as_real(_sech_table(t.device)[0].index_select(0, cell))
-    return torch.addcmul(found[:, 0], along, found[:, 1]) + 0.5 * beyond, sech_integral_slope(t)
+    (start, change, slope_at_start, its_change), along, beyond = _looked_up(t.float())
+    value = torch.addcmul(start, along, change)
+    return value if beyond is None else value + 0.5 * beyond, torch.addcmul(slope_at_start, along, its_change)
 
 
-def _placed(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The cell of each element, how far along the cell it is, and how far beyond the end of the table."""
+def _looked_up(t: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tensor | None]:
+    """The columns of the table for each element, how far along its cell it is, and beyond the end, if any is."""
     low, high = _TABLE_ENDS
-    single = t.float()
-    along = single.clamp(low, high).sub_(low).mul_(_NUM_CELLS / (high - low))
-    cell = along.to(torch.int32).clamp_min_(0)  # a NaN would be no cell
-    return cell, along.sub_(cell), F.relu(single - high)
+    inside = within(t, low, high)
+    along = (t if inside else t.clamp(low, high)).sub(low).mul_(_NUM_CELLS / (high - low))
+    cell = along.to(torch.int32)
+    if not inside:
+        cell.clamp_min_(0)  # a NaN would be no cell
+    read = _sech_table(t.device).index_select(0, cell).view(torch.float32).view(-1, 4)
+    return read.unbind(1), along.frac_(), None if inside else F.relu(t - high)
+
+
+def within(t: Tensor, low: float, high: float) -> bool:
+    """Whether all elements are numbers within the bounds."""
+    if t.numel() == 0:
+        return True
+    least, most = torch.aminmax(t)
+    return float(least) >= low and float(most) <= high
 
 
 @cache
-def _sech_table(device: torch.device) -> tuple[Tensor, Tensor]:
+def _sech_table(device: torch.device) -> Tensor:
     """At the left end of each cell: the integral and its change along the cell; its slope and the change of that.
 
-    Each pair is one complex number, to be looked up at the price of one.
+    The four numbers of a row stand in the place of one complex number in double precision, and are looked up as one.
     """
     low, high = _TABLE_ENDS
     nodes = low + (high - low) / _NUM_CELLS * torch.arange(_NUM_CELLS + 2, dtype=torch.float64)
-    of_value, of_slope = (
-        torch.complex(column[:-1], column.diff()).to(device, torch.complex64) for column in _sech_by_series(nodes)
-    )
-    return of_value, of_slope
+    columns = [column for own in _sech_by_series(nodes) for column in (own[:-1], own.diff())]
+    return torch.stack(columns, dim=1).to(device, torch.float32).contiguous().view(torch.complex128).squeeze(1)
 
 
 @cache

@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from nestling.distributions.divergences import log_uniform_kl
 from nestling.distributions.layout import flat_in_memory
-from nestling.distributions.special import piece_size, sech_integral_slope, sech_integral_sum
+from nestling.distributions.special import piece_size, sech_integral_parts, within
 
 Divergence = Callable[[Tensor], Tensor]
 
@@ -17,28 +17,40 @@ Divergence = Callable[[Tensor], Tensor]
 def total(divergence: Divergence, log_alpha: Tensor, bounds: tuple[float, float] = (-torch.inf, torch.inf)) -> Tensor:
     """The sum of a divergence over all elements, each read within the bounds and without gradient past them.
 
-    Nothing is kept for the gradient but the argument itself.
+    One pass finds the sum and the slope, in whose place the gradient is made.
     """
     value: Tensor = _Total.apply(divergence, log_alpha, bounds)  # type: ignore[no-untyped-call]
     return value
 
 
 class _Total(torch.autograd.Function):
+    """The sum and, from the same pass, the slope: the first gradient is made in its place, another finds it anew."""
+
     @staticmethod
     def forward(ctx: Any, divergence: Divergence, log_alpha: Tensor, bounds: tuple[float, float]) -> Tensor:  # noqa: ANN401
         ctx.divergence, ctx.bounds = divergence, bounds
         ctx.save_for_backward(log_alpha)
-        return torch.stack([_value(divergence, piece, bounds) for piece in _pieces(log_alpha)]).sum()
+        value, slope = _parts(divergence, log_alpha, bounds)
+        ctx.slope = slope if ctx.needs_input_grad[1] else None
+        return value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:  # noqa: ANN401
         (log_alpha,) = ctx.saved_tensors
-        dense = log_alpha.contiguous() if 0 in log_alpha.stride() else log_alpha
-        result = torch.empty_like(dense)
-        for piece, out in zip(_pieces(dense), _pieces(result), strict=True):
-            out.copy_(_slope(ctx.divergence, piece, ctx.bounds).mul_(gradient))
-        return None, result, None
+        slope, ctx.slope = ctx.slope, None
+        if slope is None:
+            _, slope = _parts(ctx.divergence, log_alpha, ctx.bounds)
+        return None, slope.mul_(gradient).to(log_alpha.dtype), None
+
+
+def _parts(divergence: Divergence, log_alpha: Tensor, bounds: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """The sum over a tensor and the slope at each of its elements, in no less than single precision."""
+    dense = log_alpha.contiguous() if 0 in log_alpha.stride() else log_alpha
+    dtype = torch.promote_types(log_alpha.dtype, torch.float32)
+    slope = torch.empty_like(dense, dtype=dtype)
+    pairs = zip(_pieces(dense), _pieces(slope), strict=True)
+    return torch.stack([_of_piece(divergence, piece.to(dtype), own, bounds) for piece, own in pairs]).sum(), slope
 
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
@@ -46,21 +58,18 @@ def _pieces(tensor: Tensor) -> Iterator[Tensor]:
     return iter(torch.split(flat, piece_size(flat)))
 
 
-def _value(divergence: Divergence, piece: Tensor, bounds: tuple[float, float]) -> Tensor:
-    """The sum over a piece, in no less than single precision."""
-    held = piece.to(torch.promote_types(piece.dtype, torch.float32)).clamp(*bounds)
-    if divergence is log_uniform_kl:  # which has a sum of its own
-        return sech_integral_sum(held.neg_())
-    return divergence(held).sum()
-
-
-def _slope(divergence: Divergence, piece: Tensor, bounds: tuple[float, float]) -> Tensor:
-    """The slope of a divergence at each element, zero past the bounds."""
-    if divergence is log_uniform_kl:  # and a slope
-        slope = sech_integral_slope(-piece).neg_()
+def _of_piece(divergence: Divergence, piece: Tensor, slope: Tensor, bounds: tuple[float, float]) -> Tensor:
+    """The sum over a piece; the slope at each of its elements, zero past the bounds, goes to ``slope``."""
+    inside = within(piece, *bounds)
+    held = piece if inside else piece.clamp(*bounds)
+    if divergence is log_uniform_kl:  # whose sum and slope are read off a table together
+        value = sech_integral_parts(-held, slope)
+        slope.neg_()
     else:
         with torch.enable_grad():
-            own = piece.detach().requires_grad_()
-            slope = torch.autograd.grad(divergence(own).sum(), own)[0]
-    result: Tensor = torch.ops.aten.hardtanh_backward(slope, piece.to(slope.dtype), *bounds)
-    return result
+            own = held.detach().requires_grad_()
+            value = divergence(own).sum()
+            slope.copy_(torch.autograd.grad(value, own)[0])
+    if not inside:
+        slope.masked_fill_(held != piece, 0.0)
+    return value.detach()
