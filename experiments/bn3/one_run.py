@@ -1,0 +1,126 @@
+"""One nested run against four plain networks of 25, 50, 75 and 100 % width, trained to the accuracy of its cuts.
+
+python experiments/bn3/one_run.py run digits 0 --out one_run.jsonl
+NESTLING_DATA=folder python experiments/bn3/one_run.py run mnist 0 --out one_run.jsonl
+python experiments/bn3/one_run.py table one_run.jsonl
+
+A plain network is trained for 1, 2, 3, 5, ... epochs, each time from the start with a schedule of that length, until
+its validation accuracy is that of the nested network's cut; only the run that reaches it is counted. That favours the
+plain networks: nobody knows the right number of epochs beforehand.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nestling as nl
+from nestling.data import Data
+from nestling.prediction import ClassScores
+
+WIDTHS = (0.25, 0.5, 0.75, 1.0)
+HIDDEN = {"digits": (256, 128), "mnist": (512, 128)}
+SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28)}
+NESTED_EPOCHS = {"digits": 30, "mnist": 10}
+EPOCHS = (1, 2, 3, 5, 8, 12, 20, 30, 50)
+METHODS: dict[str, dict[str, Any]] = {"bn3": {}, "fn3": {"order": "uniform", "weights": None}}
+
+
+def build(name: str, width: float) -> torch.nn.Module:
+    hidden = [round(width * own) for own in HIDDEN[name]]
+    return nl.models.build("mlp", hidden=hidden, in_features=SHAPES[name][-1] ** 2)
+
+
+def accuracies(nested: nl.Nested, data: Data, part: Any, cuts: tuple[float, ...], samples: int) -> list[float]:  # noqa: ANN401
+    scores = nl.evaluate(nested, list(data.batches(part, 500)), cut=cuts, samples=samples)
+    return [100 * own.accuracy for own in scores if isinstance(own, ClassScores)]
+
+
+def trained(name: str, seed: int, width: float, epochs: int, **options: Any) -> tuple[nl.Nested, Data, float]:  # noqa: ANN401
+    """A network, its data, and the CPU seconds that its training took."""
+    torch.manual_seed(seed)
+    data = nl.data.load(name, seed=seed)
+    nested = nl.nest(build(name, width), torch.zeros(2, *SHAPES[name]), num_blocks=32, **options)
+    recipe = nl.Recipe(epochs=epochs, batch_size=128, seed=seed, cuts=WIDTHS if width == 1 and options else (1.0,))
+    began = time.process_time()
+    nl.train(nested, data, recipe, quiet=True)
+    return nested, data, time.process_time() - began
+
+
+def plain(name: str, seed: int, width: float, target: float) -> dict[str, Any]:
+    """The shortest training of a plain network whose validation accuracy is at least the target."""
+    for epochs in EPOCHS:
+        nested, data, seconds = trained(name, seed, width, epochs, order="full", weights=None)
+        (reached,) = accuracies(nested, data, "validation", (1.0,), 0)
+        if reached >= target:
+            break
+    (test,) = accuracies(nested, data, "test", (1.0,), 0)
+    return {"width": width, "epochs": epochs, "seconds": seconds, "reached": reached >= target, "test": test}
+
+
+def run(name: str, seed: int) -> list[dict[str, Any]]:
+    found = []
+    for method, options in METHODS.items():
+        own = {"num_always": 1} | options
+        nested, data, seconds = trained(name, seed, 1.0, NESTED_EPOCHS[name], **own)
+        samples = 0 if options else 20
+        targets = accuracies(nested, data, "validation", WIDTHS, samples)
+        record = {"data": name, "seed": seed, "method": method, "epochs": NESTED_EPOCHS[name], "seconds": seconds}
+        record |= {"validation": targets, "test": accuracies(nested, data, "test", WIDTHS, samples)}
+        record["plain"] = [plain(name, seed, width, target) for width, target in zip(WIDTHS, targets, strict=True)]
+        found.append(record)
+    return found
+
+
+def table(path: Path) -> None:
+    rows = defaultdict(list)
+    for line in path.read_text().splitlines():
+        own = json.loads(line)
+        rows[own["data"], own["method"]].append(own)
+    print("| data, method | one nested run, CPU s | four plain networks, CPU s | epochs: nested; plain of each width |")
+    print("| --- | --- | --- | --- |")
+    for (name, method), runs in rows.items():
+        ours = [own["seconds"] for own in runs]
+        theirs = [sum(each["seconds"] for each in own["plain"]) for own in runs]
+        epochs = ", ".join(
+            "-".join(f"{each['epochs']}{'' if each['reached'] else ' (not reached)'}" for each in own["plain"])
+            for own in runs
+        )
+        print(
+            f"| {name}, {method} | {statistics.mean(ours):.0f} | {statistics.mean(theirs):.0f} "
+            f"| {runs[0]['epochs']}; {epochs} |"
+        )
+    print("\n| data, method | test accuracy at 25, 50, 75, 100 %: nested | plain |\n| --- | --- | --- |")
+    for (name, method), runs in rows.items():
+        ours = [statistics.mean(column) for column in zip(*(own["test"] for own in runs), strict=True)]
+        theirs = [statistics.mean(each["plain"][place]["test"] for each in runs) for place in range(len(WIDTHS))]
+        shown = (" / ".join(f"{value:.2f}" for value in column) for column in (ours, theirs))
+        print(f"| {name}, {method} | {' | '.join(shown)} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, dest="command")
+    running = commands.add_parser("run")
+    running.add_argument("data", choices=tuple(HIDDEN))
+    running.add_argument("seed", type=int)
+    running.add_argument("--out", type=Path, required=True)
+    commands.add_parser("table").add_argument("path", type=Path)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    if asked.command == "table":
+        table(asked.path)
+        return
+    for record in run(asked.data, asked.seed):
+        with asked.out.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()
