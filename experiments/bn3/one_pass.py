@@ -28,13 +28,14 @@ NETWORKS: dict[str, dict[str, Any]] = {
 def run(network: str, seed: int, epochs: int, images: int) -> list[dict[str, Any]]:
     torch.manual_seed(seed)
     own = NETWORKS[network]
-    data, strange = (nl.data.load(own[part], seed=seed) for part in ("data", "strange"))
+    data = nl.data.load(own["data"], seed=seed)
+    strange = nl.data.load(own["strange"], splits=("test",)).normalised_like(data)
     module = nl.models.build(network, width=own.get("width", 1.0)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     nested = nl.nest(module, torch.zeros(2, *nl.models.example_shape(network)), num_blocks=16)
     nl.train(nested, data, nl.Recipe(epochs=epochs, batch_size=256, seed=seed, cuts=CUTS))
     test, ood = (list(islice(part.batches("test", BATCH), images // BATCH)) for part in (data, strange))
     found = []
-    for by in ("draws", "moments"):
+    for by in ("draws", "moments", "fast_moments"):
         for cut, scores in zip(CUTS, nl.evaluate(nested, test, cut=CUTS, samples=SAMPLES, ood=ood, by=by), strict=True):
             assert isinstance(scores, ClassScores)
             figures = {"accuracy": 100 * scores.accuracy, "nll": scores.nll, "ece": 100 * scores.ece}

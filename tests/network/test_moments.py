@@ -136,6 +136,14 @@ def test_a_layer_adds_its_own_variance(make):
         assert ((draws.var(0) / found.variance - 1).abs() < 0.12).all()
         known = layer.carry(x.mean_)
         torch.testing.assert_close(known.variance, layer.moments(x.mean_)[1])
+        layer.sampling = "channel"
+        passed_on = layer.apply_weight(x.variance, layer.posterior.mean.square(), None)
+        positions = tuple(range(2, passed_on.ndim))
+        added = found.variance - passed_on
+        averaged = added.mean(positions, keepdim=True) if positions else added
+        torch.testing.assert_close(layer.carry(x).variance, passed_on + averaged)
+        averaged = known.variance.mean(positions, keepdim=True) if positions else known.variance
+        torch.testing.assert_close(layer.carry(x.mean_).variance, averaged.expand_as(passed_on))
 
 
 class Mixed(nn.Module):
@@ -225,7 +233,9 @@ def test_networks_that_cannot_carry_moments_draw():
 
 
 def test_another_way_is_refused():
-    with pytest.raises(nl.ArgumentError, match="by: got 'guess', but it must be one of draws, fast_draws, moments"):
+    with pytest.raises(
+        nl.ArgumentError, match="by: got 'guess', but it must be one of draws, fast_draws, moments, fast_moments"
+    ):
         nl.predict(nn.Linear(2, 2), torch.zeros(1, 2), by="guess")
 
 

@@ -337,7 +337,7 @@ def test_an_output_whose_first_axis_is_not_the_batch_is_drawn_one_by_one():
 
 @pytest.mark.parametrize("options", [{}, {"sampling": "shared"}, {"exclude": ("0",)}], ids=str)
 @pytest.mark.parametrize("size", [3, 40])
-@pytest.mark.parametrize("by", ["draws", "fast_draws", "moments"])
+@pytest.mark.parametrize("by", ["draws", "fast_draws", "moments", "fast_moments"])
 def test_in_inference_mode(options, size, by):
     network = nested(**options).eval()
     with torch.inference_mode():

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from nestling.arguments import real_tensor
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.network.cut import Cut
-from nestling.network.layers import Stochastic, VariationalLayer, carrying_moments, drawing, sampled_as
+from nestling.network.layers import Sampling, Stochastic, VariationalLayer, carrying_moments, drawing, sampled_as
 from nestling.network.modes import in_mode
 from nestling.network.moments import Moments
 from nestling.network.nest import as_call
@@ -22,7 +22,7 @@ from nestling.seeding import Purpose, reseed
 
 CutLike = float | Mapping[str, int] | Cut
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
-By = Literal["draws", "fast_draws", "moments"]
+By = Literal["draws", "fast_draws", "moments", "fast_moments"]
 OUTPUT_DRAWS = 100
 """Draws of outputs whose means and variances are known: they cost next to nothing."""
 FOLDED_UP_TO = 16
@@ -78,10 +78,13 @@ class Passes:
         size = _batch_size(args, kwargs)
         if self.num_passes == 1:
             return _checked(self.model(*args, **kwargs), number).unsqueeze(0)
-        if self.by == "moments" and draws_by_layers(self.model):
-            return self._carried(args, kwargs, size, number)
-        with sampled_as(self.model, "shared") if self.by == "fast_draws" and size > FOLDED_UP_TO else nullcontext():
-            if size <= FOLDED_UP_TO and _draws_apart(self.model):
+        small = size <= FOLDED_UP_TO
+        carried = self.by.endswith("moments") and draws_by_layers(self.model)
+        faster: Sampling = "channel" if carried or small else "shared"
+        with sampled_as(self.model, faster) if self.by.startswith("fast") else nullcontext():
+            if carried:
+                return self._carried(args, kwargs, size, number)
+            if small and _draws_apart(self.model):
                 return self._folded(args, kwargs, size, number)
             return self._one_by_one(args, kwargs, number)
 

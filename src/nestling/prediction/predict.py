@@ -40,9 +40,11 @@ def predict(
     such batch with draws of its own. ``seed`` makes the draws reproducible; None takes torch's random state.
 
     ``by`` is ``"draws"``; ``"fast_draws"``, for which layers with ``"local"`` sampling draw one weight for a batch of
-    more than 16, at half the time; or ``"moments"``: no weight is drawn, but means and variances go through the network
-    once, each element a Gaussian independent of the others, and 100 draws of the outputs are averaged. An operation
-    without a rule for them is named in a warning, and ``samples`` draws are made from there on.
+    more than 16, and one number a channel for a smaller one, at about half the time; or ``"moments"``: no weight is
+    drawn, but means and variances go through the network once, each element a Gaussian independent of the others, and
+    100 draws of the outputs are averaged. An operation without a rule for them is named in a warning, and ``samples``
+    draws are made from there on. ``"fast_moments"`` averages over positions what a layer with ``"local"`` sampling
+    adds to the variance.
     """
     chosen = likelihood_named(likelihood)
     with passes(model, cut, samples, seed, by=by) as run:

@@ -117,9 +117,13 @@ class _Forward(_VariationalConvolution):
         for axis, size in enumerate(x.shape[1:-1]):
             y = self._shares(axis, size).to(x) @ y.reshape(rows, size, -1)
             rows *= self.kernel_size[axis]
-        taps = variance.movedim(1, -1).reshape(groups, variance.shape[0] // groups, -1, variance.shape[1])
-        read = y.reshape(batch, -1, groups, variance.shape[1])
-        found = torch.einsum("ntgi,goti->ngo", read, taps).flatten(1)
+        taps = variance.movedim(1, -1)
+        if groups == 1:
+            found = F.linear(y.reshape(batch, -1), taps.flatten(1))
+        else:
+            by_group = taps.reshape(groups, variance.shape[0] // groups, -1, variance.shape[1])
+            read = y.reshape(batch, -1, groups, variance.shape[1])
+            found = torch.einsum("ntgi,goti->ngo", read, by_group).flatten(1)
         found = found if squares.ndim > self.rank + 1 else found.squeeze(0)
         return found.reshape(*found.shape, *[1] * self.rank)
 

@@ -102,17 +102,20 @@ class VariationalLayer(Stochastic, ABC):
 
     def carry(self, x: Tensor | Moments, **asked: Any) -> Moments:  # noqa: ANN401
         """The moments of the outputs for an input that is known, or known by its moments."""
-        if not isinstance(x, Moments):
-            return Moments(*self.moments(x, **asked))
         posterior = self.posterior
-        square = posterior.known("square", posterior.mean.square)
+        if not isinstance(x, Moments):
+            mean = self.apply_weight(x, posterior.mean, self.bias, **asked)
+            return Moments(mean, self._added_variance(x.square(), **asked).expand_as(mean))
         mean = self.apply_weight(x.mean_, posterior.mean, self.bias, **asked)
-        variance = self.apply_weight(x.variance, square, None, **asked)
+        passed_on = self.apply_weight(x.variance, posterior.known("square", posterior.mean.square), None, **asked)
         seconds = torch.addcmul(x.variance, x.mean_, x.mean_)
-        return Moments(
-            mean,
-            variance.add_(self.apply_weight(seconds, posterior.known("variance", posterior.variance), None, **asked)),
-        )
+        return Moments(mean, passed_on.add_(self._added_variance(seconds, **asked)))
+
+    def _added_variance(self, seconds: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
+        """What the uncertainty of the weight adds to the variance of outputs, for inputs of these second moments."""
+        if self.sampling == "channel":
+            return self.mean_variance(seconds, self._weight_variance(), **asked)
+        return self.apply_weight(seconds, self._weight_variance(), None, **asked)
 
     def moments(self, x: Tensor, **asked: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
         """The mean and the variance of each output for a given input."""
