@@ -67,8 +67,8 @@ def step_of(
             if not full:
                 return elbo_terms(nested, (x, y), dataset_size=NUM_EXAMPLES, draws=draws, generator=widths).loss
             with nested.shared_at(everything):
-                divergence = weight_divergence(nested, everything, log_uniform_kl)
-                return F.cross_entropy(nested(x), y) + divergence / NUM_EXAMPLES
+                nll = F.cross_entropy(nested(x), y)
+                return nll + weight_divergence(nested, everything, log_uniform_kl) / NUM_EXAMPLES
     else:
         divergence = of_peer(module, peer)
 

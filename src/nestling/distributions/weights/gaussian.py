@@ -27,7 +27,7 @@ class MultiplicativeGaussian(WeightPosterior):
 
     def variance(self) -> Tensor:
         """alpha theta^2."""
-        return _ScaledSquare.apply(self.mean, self.log_alpha)[0]  # type: ignore[no-untyped-call,no-any-return]
+        return _ScaledSquare.apply(self.mean, self.log_alpha)  # type: ignore[no-untyped-call,no-any-return]
 
     def std(self) -> Tensor:
         """sqrt(alpha) |theta|."""
@@ -76,27 +76,26 @@ class AdditiveGaussian(WeightPosterior):
 
 
 class _ScaledSquare(torch.autograd.Function):
-    """alpha theta^2 from theta and log alpha; what both of their gradients are made of is kept, and nothing else."""
+    """alpha theta^2 from theta and log alpha, of which nothing else is kept for the gradients."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(mean: Tensor, log_alpha: Tensor) -> tuple[Tensor, Tensor]:
-        """The variance, and alpha theta."""
-        scaled = F.hardtanh(log_alpha, *LOG_ALPHA_BOUNDS).exp_() * mean
-        return scaled * mean, scaled
+    def forward(mean: Tensor, log_alpha: Tensor) -> Tensor:
+        """The variance."""
+        return (F.hardtanh(log_alpha, *LOG_ALPHA_BOUNDS).exp_() * mean).mul_(mean)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(*inputs, output[1])
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ANN401
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None]:  # noqa: ANN401
-        mean, log_alpha, scaled = ctx.saved_tensors
-        shared = laid_out_as(mean, gradient) * scaled
-        return 2 * shared, _to_log_alpha(shared * mean, log_alpha)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:  # noqa: ANN401
+        mean, log_alpha = ctx.saved_tensors
+        shared = (F.hardtanh(log_alpha, *LOG_ALPHA_BOUNDS).exp_() * mean).mul_(laid_out_as(mean, gradient))
+        to_scale = _to_log_alpha(shared * mean, log_alpha)
+        return shared.mul_(2), to_scale
 
 
 class _Perturbed(torch.autograd.Function):
