@@ -137,3 +137,8 @@ def test_the_splits_do_not_depend_on_which_are_asked_for():
         assert list(alone.splits) == [name]
         assert rows_of(alone.split(name)) == rows_of(whole.split(name))
         assert alone.mean == whole.mean
+
+
+def test_a_split_shows_its_shapes():
+    split = Split(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.zeros(3, dtype=torch.long))
+    assert repr(split) == "Split(inputs (3, 1, 2, 2) torch.uint8, targets (3,) torch.int64)"

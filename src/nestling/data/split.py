@@ -24,6 +24,10 @@ class Split:
             given = f"{len(self.targets)} for {len(self.inputs)} inputs"
             raise ShapeError("targets", given, "one per input", "Check that both come from the same examples.")
 
+    def __repr__(self) -> str:
+        parts = (f"{name} {tuple(own.shape)} {own.dtype}" for name, own in vars(self).items())
+        return f"Split({', '.join(parts)})"
+
     def __len__(self) -> int:
         return len(self.inputs)
 
