@@ -6,13 +6,14 @@ from itertools import combinations
 import grammar
 import pytest
 import torch
-from effort import SOAK
 from hypothesis import HealthCheck, given, settings
 from layouts import rows_per_unit, taken, tries
 from oracle import assert_same, check_cut, gradients_agree, hand_built, outer, outputs, randomise, survivors, zeroed
 from torch.func import functional_call
 from zoo import BY_NAME, CASES
 from zoo_attention import EncoderLayerByHand
+
+from effort import SOAK
 
 pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes self.recurrent")
 
