@@ -169,9 +169,9 @@ def _looked_up(t: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tensor | None]:
 
 
 def within(t: Tensor, low: float, high: float) -> bool:
-    """Whether all elements are numbers within the bounds."""
-    if t.numel() == 0:
-        return True
+    """Whether all elements are numbers within the bounds; where the answer would keep a device waiting, it is no."""
+    if t.numel() == 0 or t.device.type != "cpu":
+        return t.numel() == 0
     least, most = torch.aminmax(t)
     return float(least) >= low and float(most) <= high
 
