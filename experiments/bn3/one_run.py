@@ -14,6 +14,7 @@ import json
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,19 @@ WIDTHS = (0.25, 0.5, 0.75, 1.0)
 HIDDEN = {"digits": (256, 128), "mnist": (512, 128)}
 SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28)}
 NESTED_EPOCHS = {"digits": 30, "mnist": 10}
-EPOCHS = (1, 2, 3, 5, 8, 12, 20, 30, 50)
-METHODS: dict[str, dict[str, Any]] = {"bn3": {}, "fn3": {"order": "uniform", "weights": None}}
+EPOCHS = (1, 2, 3, 5, 8, 12, 20, 30)
+METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "bn3": ({"num_always": 1}, {"cuts": WIDTHS}),
+    "fn3": (
+        {"num_always": 1, "order": "uniform", "weights": None},
+        {"cuts": WIDTHS, "explore": 0.0, "coupled": 0.0, "sandwich": 0.0, "draws": 1},
+    ),
+    "plain": (
+        {"order": "full", "weights": None},
+        {"cuts": (1.0,), "explore": 0.0, "coupled": 0.0, "sandwich": 0.0, "draws": 1},
+    ),
+}
+"""How each is nested, and what its recipe says of widths."""
 
 
 def build(name: str, width: float) -> torch.nn.Module:
@@ -41,21 +53,21 @@ def accuracies(nested: nl.Nested, data: Data, part: Any, cuts: tuple[float, ...]
     return [100 * own.accuracy for own in scores if isinstance(own, ClassScores)]
 
 
-def trained(name: str, seed: int, width: float, epochs: int, **options: Any) -> tuple[nl.Nested, Data, float]:  # noqa: ANN401
+def trained(name: str, seed: int, width: float, epochs: int, method: str) -> tuple[nl.Nested, Data, float]:
     """A network, its data, and the CPU seconds that its training took."""
     torch.manual_seed(seed)
     data = nl.data.load(name, seed=seed)
+    options, widths = METHODS[method]
     nested = nl.nest(build(name, width), torch.zeros(2, *SHAPES[name]), num_blocks=32, **options)
-    recipe = nl.Recipe(epochs=epochs, batch_size=128, seed=seed, cuts=WIDTHS if width == 1 and options else (1.0,))
     began = time.process_time()
-    nl.train(nested, data, recipe, quiet=True)
+    nl.train(nested, data, nl.Recipe(epochs=epochs, batch_size=128, seed=seed).but(**widths), quiet=True)
     return nested, data, time.process_time() - began
 
 
 def plain(name: str, seed: int, width: float, target: float) -> dict[str, Any]:
     """The shortest training of a plain network whose validation accuracy is at least the target."""
     for epochs in EPOCHS:
-        nested, data, seconds = trained(name, seed, width, epochs, order="full", weights=None)
+        nested, data, seconds = trained(name, seed, width, epochs, "plain")
         (reached,) = accuracies(nested, data, "validation", (1.0,), 0)
         if reached >= target:
             break
@@ -63,18 +75,14 @@ def plain(name: str, seed: int, width: float, target: float) -> dict[str, Any]:
     return {"width": width, "epochs": epochs, "seconds": seconds, "reached": reached >= target, "test": test}
 
 
-def run(name: str, seed: int) -> list[dict[str, Any]]:
-    found = []
-    for method, options in METHODS.items():
-        own = {"num_always": 1} | options
-        nested, data, seconds = trained(name, seed, 1.0, NESTED_EPOCHS[name], **own)
-        samples = 0 if options else 20
+def run(name: str, seed: int) -> Iterator[dict[str, Any]]:
+    for method, samples in (("bn3", 20), ("fn3", 0)):
+        nested, data, seconds = trained(name, seed, 1.0, NESTED_EPOCHS[name], method)
         targets = accuracies(nested, data, "validation", WIDTHS, samples)
         record = {"data": name, "seed": seed, "method": method, "epochs": NESTED_EPOCHS[name], "seconds": seconds}
         record |= {"validation": targets, "test": accuracies(nested, data, "test", WIDTHS, samples)}
         record["plain"] = [plain(name, seed, width, target) for width, target in zip(WIDTHS, targets, strict=True)]
-        found.append(record)
-    return found
+        yield record
 
 
 def table(path: Path) -> None:

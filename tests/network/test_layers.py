@@ -221,15 +221,36 @@ def test_one_number_a_channel_has_the_mean_of_the_variances_at_its_positions(nam
     of_channel = averaged(covariance.diagonal().reshape(outputs.shape[1:]), name)
     assert_moments(outputs.reshape(6_000, -1), mean, of_channel.reshape(-1).diag(), joint=False)
     noise = outputs - mean.reshape(outputs.shape[1:])
-    noise = noise.movedim(-1, 1) if name.startswith("linear") else noise
-    noise = noise.reshape(*noise.shape[:2], -1)
-    assert torch.allclose(noise, noise[..., :1].expand_as(noise), atol=1e-12), "one number for all positions"
+    if not name.startswith("linear"):
+        noise = noise.flatten(2)
+        assert torch.allclose(noise, noise[..., :1].expand_as(noise), atol=1e-12), "one number for all positions"
+    assert layer(x[:0]).shape == outputs[:0].shape, "an empty batch"
 
 
 def averaged(variances, name):
-    """Variances of one example's outputs averaged over positions: all axes but that of channels or features."""
-    positions = tuple(range(variances.ndim - 1)) if name.startswith("linear") else tuple(range(1, variances.ndim))
-    return variances.mean(positions, keepdim=True).expand(variances.shape) if positions else variances
+    """Variances of one example's outputs averaged over the positions of a channel; a linear layer has none."""
+    if name.startswith("linear"):
+        return variances
+    return variances.mean(tuple(range(1, variances.ndim)), keepdim=True).expand(variances.shape)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("name", ["linear", "conv2d"])
+def test_gradients_of_each_example(name, sampling):
+    """As torch.func has them, against a loop; with noise of ones, which is the same for all."""
+    layer, x = convert(build(name), sampling), batch(name, 3)
+    parameters = {key: own.detach() for key, own in layer.named_parameters()}
+
+    def loss(given, example):
+        return functional_call(layer, given, (example.unsqueeze(0),)).square().sum()
+
+    with pytest.MonkeyPatch.context() as patch:
+        for place in ("nestling.network.layers.layer", "nestling.distributions.weights.posterior"):
+            patch.setattr(f"{place}.normal_noise", lambda like, generator=None: torch.ones_like(like))
+        found = torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
+        each = [torch.func.grad(loss)(parameters, example) for example in x]
+    for key, own in found.items():
+        assert torch.allclose(own, torch.stack([one[key] for one in each]), rtol=1e-10)
 
 
 HARD_WINDOWS = {

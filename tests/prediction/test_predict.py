@@ -74,6 +74,32 @@ def test_ways_of_sampling_agree_on_each_example(x):
     torch.testing.assert_close(found["channel"], found["shared"], atol=0.03, rtol=0)
 
 
+class SequenceFirst(torch.nn.Module):
+    """A network that moves its examples to the second axis, as recurrent and attention layers of torch do."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(4, 8), torch.nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(self.first(x.transpose(0, 1)).relu()).mean(0)
+
+
+@pytest.mark.parametrize("by", ["draws", "fast_draws"])
+def test_draws_differ_where_examples_are_not_on_the_first_axis(by):
+    torch.manual_seed(0)
+    network = nl.nest(SequenceFirst(), torch.randn(2, 5, 4), num_blocks=2)
+    found = predict(network, torch.randn(3, 5, 4), samples=8, by=by, keep_samples=True, seed=0).samples
+    assert found.std(0).min() > 1e-4
+
+
+@pytest.mark.parametrize("by", ["draws", "fast_draws", "moments", "fast_moments"])
+def test_no_examples_at_all(by):
+    module = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 3))
+    network = nl.nest(module, torch.randn(2, 1, 8, 8), num_blocks=2)
+    assert predict(network, torch.zeros(0, 1, 8, 8), samples=3, by=by).probs.shape == (0, 3)
+
+
 def test_no_samples_is_the_mean_network(x):
     network = nested()
     found = predict(network, x, cut=0.5, samples=0, keep_samples=True)

@@ -1,6 +1,5 @@
 """How tensors lie in memory: work that follows it is several times faster than work across it."""
 
-import torch
 from torch import Tensor
 
 
@@ -18,4 +17,8 @@ def flat_in_memory(tensor: Tensor) -> Tensor:
 
 def laid_out_as(tensor: Tensor, gradient: Tensor) -> Tensor:
     """A gradient with the memory layout of a tensor of its shape: that of a convolution's weight often has another."""
-    return gradient if gradient.stride() == tensor.stride() else torch.empty_like(tensor).copy_(gradient)
+    if gradient.stride() == tensor.stride():
+        return gradient
+    axes = axes_in_memory(tensor)
+    back = sorted(range(len(axes)), key=axes.__getitem__)
+    return gradient.permute(axes).contiguous().permute(back)

@@ -169,11 +169,11 @@ def _looked_up(t: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tensor | None]:
 
 
 def within(t: Tensor, low: float, high: float) -> bool:
-    """Whether all elements are numbers within the bounds; where the answer would keep a device waiting, it is no."""
+    """Whether all elements are numbers between the bounds; where the answer would keep a device waiting, it is no."""
     if t.numel() == 0 or t.device.type != "cpu":
         return t.numel() == 0
     least, most = torch.aminmax(t)
-    return float(least) >= low and float(most) <= high
+    return float(least) > low and float(most) < high
 
 
 @cache

@@ -71,5 +71,5 @@ def _of_piece(divergence: Divergence, piece: Tensor, slope: Tensor, bounds: tupl
             value = divergence(own).sum()
             slope.copy_(torch.autograd.grad(value, own)[0])
     if not inside:
-        slope.masked_fill_(held != piece, 0.0)
+        slope.masked_fill_((piece <= bounds[0]) | (piece >= bounds[1]), 0.0)
     return value.detach()

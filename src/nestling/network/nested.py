@@ -142,8 +142,9 @@ class Nested(nn.Module):
     def run_masked(self, masks: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Run with each block of a group scaled, where it is read, by its entry in the mask (K,).
 
-        A mask of ones and zeros computes what the cut does; a relaxed one lets gradients reach the order it is from.
-        Inside ``at`` blocks beyond the cut are not computed, whatever their entries.
+        A mask of ones and zeros computes what the cut does, but for norms over units of the group, which see all of
+        them; a relaxed one lets gradients reach the order it is from. Inside ``at`` units beyond the cut are not
+        computed, whatever their entries.
         """
         sizes = {group.name: (group.num_blocks,) for group in self.groups.free}
         if {name: tuple(mask.shape) for name, mask in masks.items()} != sizes:

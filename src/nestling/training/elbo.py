@@ -163,7 +163,7 @@ def _relaxed_part(
             raise ArgumentError("estimator", given, "Downhill orders for relaxed masks", "Use leave_one_out.")
         relaxed = order.rsample((), generator)
         masks[name] = order.straight_through(relaxed) if hard else relaxed
-        widths.append((name, max(order.num_always, int((relaxed >= LEAST_MASK).sum()))))
+        widths.append((name, int(((relaxed >= LEAST_MASK) | (masks[name] >= LEAST_MASK)).sum())))
     args, kwargs = as_call(inputs)
     computed, cut = Cut(tuple(widths)), full_cut(nested.groups)
     with nested.at(computed):

@@ -93,7 +93,7 @@ class _ScaledSquare(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:  # noqa: ANN401
         mean, log_alpha = ctx.saved_tensors
-        shared = (F.hardtanh(log_alpha, *LOG_ALPHA_BOUNDS).exp_() * mean).mul_(laid_out_as(mean, gradient))
+        shared = F.hardtanh(log_alpha, *LOG_ALPHA_BOUNDS).exp_() * mean * laid_out_as(mean, gradient)
         to_scale = _to_log_alpha(shared * mean, log_alpha)
         return shared.mul_(2), to_scale
 

@@ -1,5 +1,6 @@
 """Variational convolutions, plain and transposed, in one, two and three dimensions."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -112,28 +113,31 @@ class _Forward(_VariationalConvolution):
     def mean_variance(self, squares: Tensor, variance: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
         """The variance of each output, averaged over its positions: no convolution, one product of what taps read."""
         x = (squares if squares.ndim > self.rank + 1 else squares.unsqueeze(0)).movedim(1, -1)
-        batch, groups, rows = x.shape[0], self.num_groups(variance), x.shape[0]
-        y = x
-        for axis, size in enumerate(x.shape[1:-1]):
-            y = self._shares(axis, size).to(x) @ y.reshape(rows, size, -1)
-            rows *= self.kernel_size[axis]
-        taps = variance.movedim(1, -1)
+        (batch, *sizes, channels), (num_out, num_in, *taps) = x.shape, variance.shape
+        rows = batch
+        for axis, size in enumerate(sizes):
+            x = self._shares(axis, size, x) @ x.reshape(rows, size, math.prod(sizes[axis + 1 :]) * channels)
+            rows *= taps[axis]
+        weight, groups = variance.movedim(1, -1), self.num_groups(variance)
         if groups == 1:
-            found = F.linear(y.reshape(batch, -1), taps.flatten(1))
+            found = F.linear(x.reshape(batch, math.prod(taps) * num_in), weight.flatten(1))
         else:
-            by_group = taps.reshape(groups, variance.shape[0] // groups, -1, variance.shape[1])
-            read = y.reshape(batch, -1, groups, variance.shape[1])
-            found = torch.einsum("ntgi,goti->ngo", read, by_group).flatten(1)
+            read = x.reshape(batch, math.prod(taps), groups, num_in)
+            by_group = weight.reshape(groups, num_out // groups, math.prod(taps), num_in)
+            found = torch.einsum("ntgi,goti->ngo", read, by_group).reshape(batch, num_out)
         found = found if squares.ndim > self.rank + 1 else found.squeeze(0)
         return found.reshape(*found.shape, *[1] * self.rank)
 
-    def _shares(self, axis: int, size: int) -> Tensor:
-        """For each tap of the kernel along an axis, the share of the output's positions that read each input there."""
-        padding = self.padding if isinstance(self.padding, str) else self.padding[axis]
+    def _shares(self, axis: int, size: int, like: Tensor) -> Tensor:
+        """(taps, size): the share of the output's positions along an axis at which a tap reads each input."""
+        taps, stride, dilation = self.kernel_size[axis], self.stride[axis], self.dilation[axis]
         place = 2 * (self.rank - 1 - axis)  # edges are given from the last axis on
-        edges = None if self.padding_mode == "zeros" else tuple(self._edges[place : place + 2])
-        along = self.kernel_size[axis], self.stride[axis], self.dilation[axis]
-        return _read_shares(size, *along, padding, edges, self.padding_mode)
+        edges = tuple(self._edges[place : place + 2])
+        inputs = torch.arange(1.0, size + 1, device=like.device).view(1, 1, size)  # zero is what is beside the input
+        padded = F.pad(inputs, edges, mode="constant" if self.padding_mode == "zeros" else self.padding_mode).flatten()
+        read = padded.unfold(0, dilation * (taps - 1) + 1, stride)[:, ::dilation].T.long()
+        counts = like.new_zeros(taps, size + 1).scatter_add_(1, read, like.new_ones(()).expand(read.shape))
+        return counts[:, 1:] / read.shape[1]
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, **asked: Any) -> Tensor:  # noqa: ANN401
         """The convolution with a given weight and number of groups."""
@@ -200,13 +204,3 @@ class VariationalConvTranspose3d(_Transposed):
     """Transposed convolution over three axes with a posterior over its weight."""
 
     plain_class, rank = nn.ConvTranspose3d, 3
-
-
-def _read_shares(
-    size: int, taps: int, stride: int, dilation: int, padding: int | str, edges: tuple[int, ...] | None, mode: str
-) -> Tensor:
-    """(taps, size): the share of the positions of a convolution over one axis at which a tap reads an input."""
-    inputs, kernel = (torch.eye(own, dtype=torch.float64).unsqueeze(1) for own in (size, taps))
-    if edges is not None:
-        inputs, padding = F.pad(inputs, edges, mode=mode), 0
-    return F.conv1d(inputs, kernel, None, stride, padding, dilation).mean(-1).T

@@ -33,8 +33,8 @@ class VariationalLayer(Stochastic, ABC):
     """A layer with a posterior over its weight.
 
     ``sampling`` is ``"local"`` (noise on the activations: the local reparameterisation, right for each output on its
-    own), ``"channel"`` (one number for all positions of a channel, with their mean variance: cheaper where there are
-    positions, and ``"local"`` where there are none), ``"shared"`` (one weight for the whole batch) or ``"each"`` (a
+    own), ``"channel"`` (one number for all positions of a channel, with their mean variance: cheaper for convolutions,
+    and ``"local"`` for linear layers), ``"shared"`` (one weight for the whole batch) or ``"each"`` (a
     weight for each example). The last two are joint samples over all outputs, as segmentation needs. An input without
     a batch axis counts as one example.
     While it ``carries``, it gives the moments of its outputs instead of a draw.

@@ -43,9 +43,8 @@ class VariationalLinear(VariationalLayer):
         return y if bias is None else y + bias
 
     def mean_variance(self, squares: Tensor, variance: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
-        """The variance of each output, averaged over the axes between the examples and the features."""
-        positions = tuple(range(1, squares.ndim - 1))
-        return F.linear(squares.mean(positions, keepdim=True) if positions else squares, variance)
+        """The variance of each output by itself: axes before the features may be examples as well as positions."""
+        return F.linear(squares, variance)
 
     def to_plain(self) -> nn.Module:
         """``nn.Linear`` with the mean as its weight."""
