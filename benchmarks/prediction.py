@@ -43,6 +43,7 @@ def main() -> None:
         functions = {
             "plain": no_gradients(plain, x),
             "plain, channels last": no_gradients(last, x_last),
+            f"plain, {SAMPLES} times as many images": no_gradients(plain, x.repeat(SAMPLES, 1, 1, 1)),
             **ways(nested, shared, x_last),
         }
         times = in_turns(functions, asked.rounds, 10 if batch == 1 else 1)
