@@ -25,7 +25,7 @@ def test_lines_where_there_is_no_terminal(capsys):
     assert "\r" not in shown.err
     for line, own in zip(lines, log, strict=True):
         assert f"{own['validation']['1.0']['accuracy']:.2%}" in line
-        assert line.endswith("best") == own["best"]
+        assert line.endswith("kept") == own["kept"]
 
 
 def test_quiet(capsys):

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import shutil
 from copy import deepcopy
 from dataclasses import fields
@@ -25,6 +26,11 @@ from nestling.training.loop import Loop
 
 def weights_of(run):
     return {name: tensor.clone() for name, tensor in run.nested.state_dict().items()}
+
+
+def scored(quality, nll=0.0, error=0.0):
+    """What a validation gives, as far as the loop looks at it."""
+    return SimpleNamespace(nll=nll, quality=quality, quality_error=error)
 
 
 def figures(log):
@@ -66,9 +72,11 @@ def test_the_log_has_a_line_for_each_epoch(digits_run):
         accuracy = sum(own["accuracy"] for own in line["validation"].values()) / 4
         assert line["validation_quality"] == pytest.approx(accuracy)
     scores = [line["validation_quality"] for line in digits_run.log]
-    assert [line["best"] for line in digits_run.log] == [
-        score >= max(scores[: n + 1]) for n, score in enumerate(scores)
-    ]
+    count = len(nl.data.load("digits").validation.inputs)
+    for number, line in enumerate(digits_run.log):
+        accuracies = [own["accuracy"] for own in line["validation"].values()]
+        error = sum(math.sqrt(own * (1 - own) / count) for own in accuracies) / 4
+        assert line["kept"] == (line["validation_quality"] + error >= max(scores[: number + 1]))
 
 
 def test_the_folder_holds_the_run(digits_run):
@@ -174,25 +182,28 @@ def test_a_folder_changes_nothing_in_what_is_computed(tmp_path):
 
 
 @pytest.mark.parametrize("in_folder", [True, False])
-def test_the_weights_that_validated_best_are_given_back(monkeypatch, tmp_path, in_folder):
+@pytest.mark.parametrize(("error", "kept"), [(0.0, [1, 2]), (0.15, [1, 2, 4])])
+def test_the_last_weights_that_validated_best_within_the_error_are_given_back(
+    monkeypatch, tmp_path, in_folder, error, kept
+):
     qualities, seen = iter([0.3, 0.9, 0.5, 0.8]), []
     real = Loop.validate
 
     def validate(self):
         scores, quality = real(self), next(qualities)
         seen.append({name: tensor.clone() for name, tensor in self.nested.state_dict().items()})
-        return {cut: type("Scores", (), {"nll": own.nll, "quality": quality}) for cut, own in scores.items()}
+        return {cut: scored(quality, own.nll, error) for cut, own in scores.items()}
 
     monkeypatch.setattr(Loop, "validate", validate)
     run = quick(recipe=QUICK.but(epochs=4), out=tmp_path if in_folder else None)
-    assert [line["best"] for line in run.log] == [True, True, False, False]
-    assert same_tensors(weights_of(run), seen[1])
+    assert [line["epoch"] for line in run.log if line["kept"]] == kept
+    assert same_tensors(weights_of(run), seen[kept[-1] - 1])
     assert not same_tensors(seen[1], seen[3])
 
 
 def test_patience_stops_a_run_that_gets_no_better(monkeypatch):
     qualities = iter([0.3, 0.9, 0.5, 0.8, 0.85, 1.0])
-    monkeypatch.setattr(Loop, "validate", lambda _: {1.0: type("Scores", (), {"nll": 0.0, "quality": next(qualities)})})
+    monkeypatch.setattr(Loop, "validate", lambda _: {1.0: scored(next(qualities), error=0.15)})
     run = quick(recipe=QUICK.but(epochs=6, patience=2))
     assert [line["validation_quality"] for line in run.log] == [0.3, 0.9, 0.5, 0.8]
 
@@ -373,7 +384,7 @@ def test_statistics_of_norms_are_those_of_the_best_weights(monkeypatch):
     def validate(self):
         scores, quality = real(self), next(qualities)
         seen.append(deepcopy(self.nested.statistics))
-        return {cut: type("Scores", (), {"nll": 0.0, "quality": quality}) for cut in scores}
+        return {cut: scored(quality) for cut in scores}
 
     monkeypatch.setattr(Loop, "validate", validate)
     run = train(nested_norms(), (images(), images(seed=3)), QUICK, quiet=True)

@@ -1,5 +1,6 @@
 """What ``evaluate`` gives: the scores of a network at one cut, over a whole data set."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -45,6 +46,11 @@ class Scores(ABC):
     def quality(self) -> float:
         """What is to be as large as possible, the mean of ``Likelihood.score``."""
 
+    @property
+    def quality_error(self) -> float:
+        """The standard error of ``quality``, where the scores tell it: else 0."""
+        return 0.0
+
     @abstractmethod
     def to_dict(self) -> dict[str, object]:
         """Plain numbers, lists and dictionaries, as JSON holds them; what was not measured is left out."""
@@ -77,6 +83,11 @@ class ClassScores(Scores):
     def quality(self) -> float:
         """Accuracy; of pixels, most of which are background, the log-likelihood."""
         return self.accuracy if self.iou is None else -self.nll
+
+    @property
+    def quality_error(self) -> float:
+        """The standard error of an accuracy."""
+        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.count) if self.iou is None else 0.0
 
     def to_dict(self) -> dict[str, object]:
         """Plain numbers, lists and dictionaries, as JSON holds them; what was not measured is left out."""

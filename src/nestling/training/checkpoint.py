@@ -23,6 +23,7 @@ _MOST, _LARGEST = 2**53, 1e300
 class State:
     """How far a run is: the next ``batch`` of ``epoch``, what it has seen in this epoch, and the best so far.
 
+    ``best_score`` and ``best_epoch`` are the highest validation; the weights in store are those of ``kept_epoch``.
     Data, widths and noise of a step follow from the recipe's seed and the step's number, so that no random state is
     part of it. ``steps_back`` counts how often the run went back to lower its learning rates.
     """
@@ -33,6 +34,7 @@ class State:
     sums: dict[str, float] = field(default_factory=dict)
     best_score: float | None = None
     best_epoch: int | None = None
+    kept_epoch: int | None = None
     seconds: float = 0.0
     steps_back: int = 0
     finished: bool = False
@@ -75,7 +77,7 @@ def state_of(path: Path, record: Mapping[str, Any]) -> State:
         raise RunError(path, "does not say how far the run is", _ADVICE)
     state = State(**saved)
     counts = [state.step, state.epoch, state.batch, state.steps_back]
-    counts += [] if state.best_epoch is None else [state.best_epoch]
+    counts += [own for own in (state.best_epoch, state.kept_epoch) if own is not None]
     numbers: list[Any] = [state.seconds, *([] if state.best_score is None else [state.best_score])]
     whole = all(isinstance(own, int) and not isinstance(own, bool) and 0 <= own < _MOST for own in counts)
     numbers += state.sums.values() if isinstance(state.sums, dict) else [None]

@@ -99,16 +99,16 @@ class RunFolder(Keeper):
         return state
 
     def _check_best(self, state: State) -> None:
-        """Refuse weights that are not the best that the run has had: those of an earlier epoch, put back."""
-        if state.best_epoch is None:
+        """Refuse weights that are not those that the run has kept: those of an earlier epoch, put back."""
+        if state.kept_epoch is None:
             return
         path = self.place / WEIGHTS_FILE
         _, record = read_tensors(path)
         self._check_run(path, record.get("notes"))
         epoch = record["notes"].get("epoch")
-        if not isinstance(epoch, int) or epoch < state.best_epoch:  # a later one is from after the checkpoint
+        if not isinstance(epoch, int) or epoch < state.kept_epoch:  # a later one is from after the checkpoint
             advice = "Restore it from a copy, or train in another folder."
-            raise RunError(path, f"is of epoch {epoch}, and the best was {state.best_epoch}", advice)
+            raise RunError(path, f"is of epoch {epoch}, and the run kept {state.kept_epoch}", advice)
 
     def _last_good(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
         """Take up the checkpoint, or the one before it if that one can't be used."""

@@ -232,19 +232,22 @@ class Loop:
             )
 
     def _validated(self, means: dict[str, float]) -> dict[str, Any]:
-        """Validate at the recipe's cuts, keep the weights if they are the best, and give the line of the log."""
+        """Validate at the recipe's cuts, keep the weights if none were clearly better, and give the line of the log."""
         state = self.state
         try:
             scores = self.validate()
         except NonFiniteError:
             raise diverged_in_validation(self.feed.validation, state.step) from None
         epoch = state.epoch + 1
-        nll, quality = (sum(getattr(own, n) for own in scores.values()) / len(scores) for n in ("nll", "quality"))
-        better = self.recipe.keep == "last" or state.best_score is None or quality >= state.best_score
-        if better:
+        names = ("nll", "quality", "quality_error")
+        nll, quality, error = (sum(getattr(own, n) for own in scores.values()) / len(scores) for n in names)
+        if state.best_score is None or quality >= state.best_score:
+            state.best_score, state.best_epoch = quality, epoch
+        kept = self.recipe.keep == "last" or quality + error >= state.best_score
+        if kept:
             if self.processes.is_first:
                 self.keeper.keep_best(self.nested, {"epoch": epoch, "validation_quality": quality})
-            state.best_score, state.best_epoch = quality, epoch
+            state.kept_epoch = epoch
         state.epoch, state.batch, state.sums = epoch, 0, {}
         now = time.monotonic()
         state.seconds, self._began = state.seconds + now - self._began, now
@@ -258,7 +261,7 @@ class Loop:
             "validation": {str(cut): _figures(own) for cut, own in scores.items()},
             "validation_nll": nll,
             "validation_quality": quality,
-            "best": better,
+            "kept": kept,
             "expected_width": {name: float(o.expected_width().detach()) for name, o in self.nested.orders.items()},
             "figures": dict(self.figures(self.nested)),
             "seconds": round(state.seconds, 3),
@@ -307,7 +310,7 @@ class Loop:
     def _report(self, line: dict[str, Any]) -> str:
         at = "  ".join(f"{100 * float(cut):.4g}% " + _headline(own) for cut, own in line["validation"].items())
         at += "".join(f"  {name} {value:.4g}" for name, value in line["figures"].items())
-        mark = "  best" if line["best"] and self.recipe.keep == "best" else ""
+        mark = "  kept" if line["kept"] and self.recipe.keep == "best" else ""
         return f"epoch {line['epoch']}/{self.recipe.epochs}  loss {line['loss']:.4f}  validation {at}{mark}"
 
 

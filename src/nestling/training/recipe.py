@@ -82,7 +82,8 @@ class Recipe:
     step_back: int = 0
     """How often a run that diverges may go back to its last checkpoint and on with half the learning rates."""
     keep: Keep = "best"
-    """Weights that a run ends with: those that validated best, or the last ones, as pruning does."""
+    """Weights that a run ends with: the latest that validated best within the standard error, or, as for pruning, the
+    last ones."""
     patience: int | None = None
     """Epochs without a better validation after which training stops."""
     samples: int = 6

@@ -65,7 +65,7 @@ def train(
     figures: Figures | None = None,
     quiet: bool = False,
 ) -> Run:
-    """Train a nested network in place by a recipe; return it with the weights that validated best.
+    """Train a nested network in place by a recipe; return it with the weights that validated best, or as well.
 
     ``data`` is a data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. With
     ``out`` the run is a folder: given the same arguments again, a run that was stopped goes on where it was, and a
