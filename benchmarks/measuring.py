@@ -15,17 +15,22 @@ Times = dict[str, list[float]]
 
 
 def in_turns(functions: Mapping[str, Callable[[], object]], rounds: int, repeats: Mapping[str, int] | int = 1) -> Times:
-    """CPU seconds of a call, one figure a round, every function called once before; ``repeats`` calls make a figure."""
+    """Seconds of a call, one figure a round, every function called once before; ``repeats`` calls make a figure.
+
+    CPU time on one thread, which another process disturbs least; with more threads, which also wait for each other, the
+    time on the clock.
+    """
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     for function in functions.values():
         function()
     found: Times = {name: [] for name in functions}
     for _ in range(rounds):
         for name, function in functions.items():
             number = repeats if isinstance(repeats, int) else repeats.get(name, 1)
-            start = time.process_time()
+            start = clock()
             for _ in range(number):
                 function()
-            found[name].append((time.process_time() - start) / number)
+            found[name].append((clock() - start) / number)
     return found
 
 

@@ -276,6 +276,25 @@ def test_the_mean_variance_is_that_of_the_convolution(rank, options):
     assert torch.allclose(layer.mean_variance(squares[0], variance), expected[0], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("options", HARD_WINDOWS.values(), ids=HARD_WINDOWS)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_the_even_variance_is_exact_for_inputs_that_are_even(rank, options):
+    kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1]
+    layer = convert(kind(6, 6, **({"kernel_size": 3} | options), dtype=F64))
+    each, places = torch.rand(4, 6, *[1] * rank, dtype=F64), tuple(range(-rank, 0))
+    with torch.no_grad():
+        for sizes in ((9, 7, 8)[:rank], (5, 6, 7)[:rank]):
+            even = each.expand(4, 6, *sizes)
+            expected = layer.apply_weight(even, layer.posterior.variance(), None).mean(places, keepdim=True)
+            assert torch.allclose(layer.even_variance(even), expected, rtol=0, atol=1e-12)
+            assert torch.allclose(layer.even_variance(even[0]), expected[0], rtol=0, atol=1e-12)
+            uneven = even * (1 + 0.5 * torch.rand_like(even))
+            uneven *= even.mean(places, keepdim=True) / uneven.mean(places, keepdim=True)
+            assert torch.allclose(layer.even_variance(uneven), expected, rtol=0, atol=1e-12)
+        layer.posterior.scale.add_(1.0)  # what was kept is of the scale before
+        assert not torch.allclose(layer.even_variance(even), expected)
+
+
 @EACH_LAYER
 def test_shared_draws_have_the_exact_joint_moments_over_the_whole_batch(name):
     plain, x = build(name), batch(name, 2)

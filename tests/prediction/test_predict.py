@@ -107,6 +107,20 @@ def test_no_samples_is_the_mean_network(x):
     assert found.samples.shape == (1, 5, 3)
 
 
+def test_a_cut_is_laid_out_once_for_as_long_as_nothing_changes(monkeypatch, x):
+    network, laid_out, real = nested().eval(), [], nl.Nested.tensors_at
+    monkeypatch.setattr(nl.Nested, "tensors_at", lambda self, cut: laid_out.append(cut) or real(self, cut))
+    found = [predict(network, x, cut=0.5, samples=0).probs for _ in range(3)]
+    assert len(laid_out) == 1
+    assert torch.equal(found[0], found[2])
+    with torch.no_grad():
+        for own in network.parameters():
+            own.mul_(1.5)
+    changed = predict(network, x, cut=0.5, samples=0).probs
+    assert len(laid_out) == 2
+    torch.testing.assert_close(changed, nl.extract(network, 0.5)(x).softmax(1).detach())
+
+
 @pytest.mark.parametrize("model", ["nested", "extracted", "plain"])
 def test_plain_weights_run_once_and_know_no_epistemic_uncertainty(x, model):
     network = nested(weights=None)

@@ -8,11 +8,13 @@ from torch import nn
 
 @contextmanager
 def in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
-    """Put a module in train or eval mode inside the block."""
+    """Put a module in train or eval mode inside the block; one that is in it is left alone, with what it remembers."""
     before = [(part, part.training) for part in module.modules()]
     try:
-        module.train(training)
+        if any(mode != training for _, mode in before):
+            module.train(training)
         yield
     finally:
         for part, mode in before:
-            part.training = mode
+            if part.training != mode:
+                part.training = mode

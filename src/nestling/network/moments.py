@@ -184,13 +184,10 @@ for _function in _POINTWISE:
 @_rule(F.relu, torch.relu, Tensor.relu, torch.relu_, Tensor.relu_)
 def _relu(x: Moments, inplace: bool = False) -> Moments:
     """A Gaussian cut off at zero, in closed form."""
-    std = x.variance.clamp_min(torch.finfo(x.variance.dtype).tiny).sqrt()
-    ratio = x.mean_ / std
-    density = ratio.square().mul_(-0.5).exp_().mul_(std).mul_(1 / math.sqrt(2 * math.pi))
-    below = ratio.mul_(math.sqrt(0.5)).erf_().add_(1).mul_(0.5)
-    mean = torch.addcmul(density, x.mean_, below)
-    # E x^2 - (E x)^2 with E x^2 = variance * below + mean * E x
-    return Moments(mean, torch.mul(x.variance, below).addcmul_(x.mean_ - mean, mean).clamp_min_(0))
+    above, density, spread = _normal(x.mean_, x.variance)
+    mean = torch.mul(x.mean_, above).addcmul_(spread, density, value=_DENSITY)
+    # E x^2 - (E x)^2 with E x^2 = variance * above + mean * E x
+    return Moments(mean, torch.mul(x.variance, above).addcmul_(x.mean_ - mean, mean).clamp_min_(0))
 
 
 @_rule(F.linear)
@@ -321,7 +318,7 @@ def _max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:  # noqa: ANN401
-    """The largest of a window, two at a time by Clark's formulas."""
+    """The largest of a window: of the columns of each row, then of the rows."""
     (height, width), (down, right) = _two(kernel_size), _two(kernel_size if stride in (None, []) else stride)
     rows, columns = input.mean_.shape[-2:]
     even = rows >= height and columns >= width and not (ceil_mode or return_indices)
@@ -329,11 +326,12 @@ def _max_pool2d(
         arguments = (input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
         return _drawn(F.max_pool2d, arguments, {})
     last_row, last_column = (rows - height) // down * down, (columns - width) // right * right
-    parts = [
-        input[..., row : row + last_row + 1 : down, column : column + last_column + 1 : right]
-        for row in range(height)
-        for column in range(width)
-    ]
+    across = _largest([input[..., start : start + last_column + 1 : right] for start in range(width)])
+    return _largest([across[..., start : start + last_row + 1 : down, :] for start in range(height)])
+
+
+def _largest(parts: list[Moments]) -> Moments:
+    """The largest of several, two at a time."""
     while len(parts) > 1:
         odd = parts[len(parts) // 2 * 2 :]
         parts = [_larger(*pair) for pair in zip(parts[::2], parts[1::2], strict=False)] + odd
@@ -342,16 +340,28 @@ def _max_pool2d(
 
 def _larger(one: Moments, other: Moments) -> Moments:
     """The larger of two independent Gaussians (Clark 1961): exact mean and variance."""
-    spread = (one.variance + other.variance).clamp_min_(torch.finfo(one.variance.dtype).tiny).sqrt_()
     apart = one.mean_ - other.mean_
-    ratio = apart / spread
-    density = ratio.square().mul_(-0.5).exp_().mul_(1 / math.sqrt(2 * math.pi))
-    first = ratio.mul_(math.sqrt(0.5)).erf_().add_(1).mul_(0.5)
+    first, density, spread = _normal(apart, one.variance + other.variance)
     # around the mean of the second, so that nothing large cancels
-    gain = torch.addcmul(spread * density, apart, first)
+    gain = torch.mul(apart, first).addcmul_(spread, density, value=_DENSITY)
     square = torch.addcmul(other.variance, one.variance - other.variance, first)
     square.addcmul_(apart, gain).addcmul_(gain, gain, value=-1)
     return Moments(other.mean_ + gain, square.clamp_min_(0))
+
+
+_DENSITY = 0.5 / math.sqrt(math.pi)
+"""What makes the density of ``_normal`` one."""
+
+
+def _normal(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """That a Gaussian is above zero: its probability; the density at zero but for constants; and root 2 times the std.
+
+    The mean of what is above zero is mean * probability + ``_DENSITY`` * spread * density.
+    """
+    spread = torch.mul(variance, 2).clamp_min_(torch.finfo(variance.dtype).tiny).sqrt_()
+    ratio = mean / spread
+    density = ratio.square().neg_().exp_()
+    return ratio.erf_().mul_(0.5).add_(0.5), density, spread
 
 
 def _two(size: Any) -> tuple[int, int]:  # noqa: ANN401

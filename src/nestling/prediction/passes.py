@@ -78,23 +78,23 @@ class Passes:
         size = _batch_size(args, kwargs)
         if self.num_passes == 1:
             return _checked(self.model(*args, **kwargs), number).unsqueeze(0)
+        if self.by.endswith("moments") and draws_by_layers(self.model):
+            return self._carried(args, kwargs, size, number)
         small = size <= FOLDED_UP_TO
-        carried = self.by.endswith("moments") and draws_by_layers(self.model)
-        faster: Sampling = "channel" if carried or small else "shared"
+        faster: Sampling = "channel" if small else "shared"
         with sampled_as(self.model, faster) if self.by.startswith("fast") else nullcontext():
-            if carried:
-                return self._carried(args, kwargs, size, number)
             if small and _draws_apart(self.model):
                 return self._folded(args, kwargs, size, number)
             return self._one_by_one(args, kwargs, number)
 
     def _carried(self, args: tuple[Any, ...], kwargs: dict[str, Any], size: int, number: int) -> Tensor:
         """Draws of the outputs alone, whose means and variances one pass gives."""
-        with carrying_moments(self.model, self.num_passes):
+        with carrying_moments(self.model, self.num_passes, evenly=self.by == "fast_moments"):
             output = self.model(*args, **kwargs)
         if isinstance(output, Moments):
             output = output.draws(max(1, OUTPUT_DRAWS * size // max(len(output), 1)))
-        return torch.stack([_checked(own, number) for own in output.split(size)])
+        checked = _checked(output, number)
+        return checked.reshape(len(checked) // size if size else 1, size, *checked.shape[1:])
 
     def _one_by_one(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int) -> Tensor:
         """A pass a draw; where some layers have nothing to draw, those before the first that has run once."""

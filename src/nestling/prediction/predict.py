@@ -43,8 +43,8 @@ def predict(
     more than 16, and one number a channel for a smaller one, at about half the time; or ``"moments"``: no weight is
     drawn, but means and variances go through the network once, each element a Gaussian independent of the others, and
     100 draws of the outputs are averaged. An operation without a rule for them is named in a warning, and ``samples``
-    draws are made from there on. ``"fast_moments"`` averages over positions what a layer with ``"local"`` sampling
-    adds to the variance.
+    draws are made from there on. ``"fast_moments"`` takes what the uncertainty of a convolution's weights adds
+    to the variance as that of inputs which are the same at all positions.
     """
     chosen = likelihood_named(likelihood)
     with passes(model, cut, samples, seed, by=by) as run:

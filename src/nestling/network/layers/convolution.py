@@ -128,6 +128,26 @@ class _Forward(_VariationalConvolution):
         found = found if squares.ndim > self.rank + 1 else found.squeeze(0)
         return found.reshape(*found.shape, *[1] * self.rank)
 
+    def even_variance(self, squares: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
+        """``mean_variance`` for the layer's own weight, if inputs were the same at all positions: one tap for all."""
+        sizes = tuple(squares.shape[-self.rank :])
+        weight = self.posterior.known(f"variance read evenly from {sizes}", lambda: self._read_evenly(sizes))
+        means, groups = squares.mean(self._positions), self.num_groups(weight)
+        if groups == 1:
+            found = F.linear(means, weight)
+        else:
+            by_group = weight.reshape(groups, -1, weight.shape[1])
+            read = means.reshape(*means.shape[:-1], groups, weight.shape[1])
+            found = torch.einsum("...gi,goi->...go", read, by_group).flatten(-2)
+        return found.reshape(*found.shape, *[1] * self.rank)
+
+    def _read_evenly(self, sizes: tuple[int, ...]) -> Tensor:
+        """(out, in): the variances of a weight's taps, each by the share of positions at which it reads an input."""
+        weight = self.posterior.variance()
+        for axis, size in enumerate(sizes):
+            weight = torch.tensordot(weight, self._shares(axis, size, weight).sum(1), dims=([2], [0]))
+        return weight.contiguous()
+
     def _shares(self, axis: int, size: int, like: Tensor) -> Tensor:
         """(taps, size): the share of the output's positions along an axis at which a tap reads each input."""
         taps, stride, dilation = self.kernel_size[axis], self.stride[axis], self.dilation[axis]

@@ -37,11 +37,12 @@ class VariationalLayer(Stochastic, ABC):
     and ``"local"`` for linear layers), ``"shared"`` (one weight for the whole batch) or ``"each"`` (a
     weight for each example). The last two are joint samples over all outputs, as segmentation needs. An input without
     a batch axis counts as one example.
-    While it ``carries``, it gives the moments of its outputs instead of a draw.
+    While it ``carries``, it gives the moments of its outputs instead of a draw; ``"evenly"``, with what its weight adds
+    to the variance worked out as if inputs were the same at all positions.
     """
 
     bias: nn.Parameter | None
-    carries = False
+    carries: bool | Literal["evenly"] = False
 
     def __init__(self, posterior: WeightPosterior, bias: nn.Parameter | None, sampling: Sampling = "local") -> None:
         super().__init__()
@@ -61,6 +62,10 @@ class VariationalLayer(Stochastic, ABC):
     @abstractmethod
     def mean_variance(self, squares: Tensor, variance: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
         """The variance of an output, for squared inputs and the weight's variance, averaged over its positions."""
+
+    def even_variance(self, squares: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
+        """``mean_variance`` for the layer's own weight, if inputs were the same at all positions: without gradients."""
+        return self.mean_variance(squares, self._weight_variance(), **asked)
 
     @abstractmethod
     def is_batch(self, x: Tensor) -> bool:
@@ -113,6 +118,8 @@ class VariationalLayer(Stochastic, ABC):
 
     def _added_variance(self, seconds: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
         """What the uncertainty of the weight adds to the variance of outputs, for inputs of these second moments."""
+        if self.carries == "evenly":
+            return self.even_variance(seconds, **asked)
         if self.sampling == "channel":
             return self.mean_variance(seconds, self._weight_variance(), **asked)
         return self.apply_weight(seconds, self._weight_variance(), None, **asked)
@@ -154,12 +161,12 @@ def sampled_as(module: nn.Module, sampling: Sampling) -> Iterator[None]:
 
 
 @contextmanager
-def carrying_moments(module: nn.Module, draws: int) -> Iterator[None]:
+def carrying_moments(module: nn.Module, draws: int, *, evenly: bool = False) -> Iterator[None]:
     """Let variational layers give moments inside the block; an operation that can't take them gets so many draws."""
     layers = [own for own in module.modules() if isinstance(own, VariationalLayer)]
     try:
         for layer in layers:
-            layer.carries = True
+            layer.carries = "evenly" if evenly else True
         with carrying(draws):
             yield
     finally:
