@@ -2,7 +2,7 @@
 
 import math
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -115,16 +115,27 @@ class _SechSlope(torch.autograd.Function):
         return grad * torch.where(log_scale > _ASYMPTOTIC_FROM, -0.5 * torch.exp(-log_scale), near), None
 
 
-def sech_integral_parts(t: Tensor, slope: Tensor) -> Tensor:
-    """The sum of ``sech_integral`` over a vector, outside of autograd; its slope at each element goes to ``slope``."""
-    if t.dtype == torch.float64:
-        value, found = _sech_by_series(t)
-        slope.copy_(found)
-        return value.sum()
-    (start, change, slope_at_start, its_change), along, beyond = _looked_up(t)
-    torch.addcmul(slope_at_start, along, its_change, out=slope)
-    total = start.sum() + torch.dot(along, change)
-    return total if beyond is None else total + 0.5 * beyond.sum()
+class SechRoom:
+    """Room for what ``falling_sech_sum`` works out on its way, used again for each piece of a long vector."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self._along, self._value = torch.empty(2, size, device=device)
+        self._cell = torch.empty(size, dtype=torch.int32, device=device)
+        self._lines = torch.empty(size, dtype=torch.complex64, device=device)
+
+    def falling_sech_sum(self, x: Tensor, slope: Tensor) -> Tensor:
+        """The sum of ``sech_integral(-x)`` over a vector in single precision that is within ``SECH_ENDS``.
+
+        Its slope in x at each element goes to ``slope``; nothing of it is known to autograd.
+        """
+        table, number = _sech_table(x.device), len(x)
+        along = torch.mul(x, 1 / _CELL, out=self._along[:number]).sub_(SECH_ENDS[0] / _CELL)
+        cell = self._cell[:number].copy_(along)
+        along.frac_()
+        lines = torch.view_as_real(torch.index_select(table.lines, 0, cell, out=self._lines[:number]))
+        torch.addcmul(lines[:, 0], along, lines[:, 1], out=slope)
+        value = torch.index_select(table.values, 0, cell, out=self._value[:number])
+        return value.sum() + _CELL * (torch.dot(along, slope) - 0.5 * slope.sum())
 
 
 def piece_size(tensor: Tensor) -> int:
@@ -133,11 +144,13 @@ def piece_size(tensor: Tensor) -> int:
 
 
 _ASYMPTOTIC_FROM = 8.0
-_PIECE = 65_536
+_PIECE = 131_072
 _SHIFT = 16.0
 _LOG_SHIFT = math.log(_SHIFT)
-_TABLE_ENDS = (-20.0, 20.0)
-_NUM_CELLS = 32_768
+SECH_ENDS = (-20.0, 20.0)
+"""Where a table knows the integral of -x."""
+_NUM_CELLS = 8192
+_CELL = (SECH_ENDS[1] - SECH_ENDS[0]) / _NUM_CELLS
 
 
 def _sech_by_series(t: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,42 +163,35 @@ def _sech_by_series(t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sech_by_table(t: Tensor) -> tuple[Tensor, Tensor]:
-    """The integral and its slope to 1e-6: straight lines within a cell, and past the ends."""
-    (start, change, slope_at_start, its_change), along, beyond = _looked_up(t.float())
-    value = torch.addcmul(start, along, change)
-    return value if beyond is None else value + 0.5 * beyond, torch.addcmul(slope_at_start, along, its_change)
+    """The integral and its slope to 1e-6; past the ends of the table, straight lines."""
+    x, table = -t.float(), _sech_table(t.device)
+    along = x.clamp(*SECH_ENDS).sub_(SECH_ENDS[0]).mul_(1 / _CELL)
+    cell = along.to(torch.int32).clamp_(0, _NUM_CELLS)  # a NaN would be no cell
+    along.frac_()
+    lines = torch.view_as_real(table.lines.index_select(0, cell))
+    slope = torch.addcmul(lines[:, 0], along, lines[:, 1])
+    value = table.values.index_select(0, cell).addcmul_(along.sub_(0.5), slope, value=_CELL)
+    return value.add_(F.relu(SECH_ENDS[0] - x), alpha=0.5), slope.neg_()
 
 
-def _looked_up(t: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tensor | None]:
-    """The columns of the table for each element, how far along its cell it is, and beyond the end, if any is."""
-    low, high = _TABLE_ENDS
-    inside = within(t, low, high)
-    along = (t if inside else t.clamp(low, high)).sub(low).mul_(_NUM_CELLS / (high - low))
-    cell = along.to(torch.int32)
-    if not inside:
-        cell.clamp_min_(0)  # a NaN would be no cell
-    read = _sech_table(t.device).index_select(0, cell).view(torch.float32).view(-1, 4)
-    return read.unbind(1), along.frac_(), None if inside else F.relu(t - high)
+class _SechTable(NamedTuple):
+    """Of the integral of -x, cell by cell: its value in the middle; its slope at the left end and the change of that.
 
+    The two numbers of a line stand in the place of a complex one, and are looked up as one. From the middle of a cell
+    the integral follows by the slope.
+    """
 
-def within(t: Tensor, low: float, high: float) -> bool:
-    """Whether all elements are numbers between the bounds; where the answer would keep a device waiting, it is no."""
-    if t.numel() == 0 or t.device.type != "cpu":
-        return t.numel() == 0
-    least, most = torch.aminmax(t)
-    return float(least) > low and float(most) < high
+    values: Tensor
+    lines: Tensor
 
 
 @cache
-def _sech_table(device: torch.device) -> Tensor:
-    """At the left end of each cell: the integral and its change along the cell; its slope and the change of that.
-
-    The four numbers of a row stand in the place of one complex number in double precision, and are looked up as one.
-    """
-    low, high = _TABLE_ENDS
-    nodes = low + (high - low) / _NUM_CELLS * torch.arange(_NUM_CELLS + 2, dtype=torch.float64)
-    columns = [column for own in _sech_by_series(nodes) for column in (own[:-1], own.diff())]
-    return torch.stack(columns, dim=1).to(device, torch.float32).contiguous().view(torch.complex128).squeeze(1)
+def _sech_table(device: torch.device) -> _SechTable:
+    nodes = SECH_ENDS[0] + _CELL * torch.arange(_NUM_CELLS + 2, dtype=torch.float64)
+    values, _ = _sech_by_series(-(nodes[:-1] + 0.5 * _CELL))
+    slopes = -_sech_by_series(-nodes)[1]
+    lines = torch.stack((slopes[:-1], slopes.diff()), dim=1).to(device, torch.float32)
+    return _SechTable(values.to(device, torch.float32), torch.view_as_complex(lines.contiguous()))
 
 
 @cache

@@ -1,5 +1,6 @@
 """Divergences summed over very many weights, in pieces that stay in the caches of a processor."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from nestling.distributions.divergences import log_uniform_kl
 from nestling.distributions.layout import flat_in_memory
-from nestling.distributions.special import piece_size, sech_integral_parts, within
+from nestling.distributions.special import SECH_ENDS, SechRoom, piece_size
 
 Divergence = Callable[[Tensor], Tensor]
 
@@ -49,8 +50,9 @@ def _parts(divergence: Divergence, log_alpha: Tensor, bounds: tuple[float, float
     dense = log_alpha.contiguous() if 0 in log_alpha.stride() else log_alpha
     dtype = torch.promote_types(log_alpha.dtype, torch.float32)
     slope = torch.empty_like(dense, dtype=dtype)
+    room = SechRoom(min(dense.numel(), piece_size(dense)), dense.device) if divergence is log_uniform_kl else None
     pairs = zip(_pieces(dense), _pieces(slope), strict=True)
-    return torch.stack([_of_piece(divergence, piece.to(dtype), own, bounds) for piece, own in pairs]).sum(), slope
+    return torch.stack([_of_piece(divergence, piece.to(dtype), own, bounds, room) for piece, own in pairs]).sum(), slope
 
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
@@ -58,13 +60,16 @@ def _pieces(tensor: Tensor) -> Iterator[Tensor]:
     return iter(torch.split(flat, piece_size(flat)))
 
 
-def _of_piece(divergence: Divergence, piece: Tensor, slope: Tensor, bounds: tuple[float, float]) -> Tensor:
+def _of_piece(
+    divergence: Divergence, piece: Tensor, slope: Tensor, bounds: tuple[float, float], room: SechRoom | None
+) -> Tensor:
     """The sum over a piece; the slope at each of its elements, zero past the bounds, goes to ``slope``."""
-    inside = within(piece, *bounds)
+    least, most = _extremes(piece)
+    inside = bounds[0] < least and most < bounds[1]
     held = piece if inside else piece.clamp(*bounds)
-    if divergence is log_uniform_kl:  # whose sum and slope are read off a table together
-        value = sech_integral_parts(-held, slope)
-        slope.neg_()
+    known = max(least, bounds[0]) >= SECH_ENDS[0] and min(most, bounds[1]) <= SECH_ENDS[1]
+    if room is not None and known and held.dtype == torch.float32:  # read off a table, the slope with it
+        value = room.falling_sech_sum(held, slope)
     else:
         with torch.enable_grad():
             own = held.detach().requires_grad_()
@@ -73,3 +78,11 @@ def _of_piece(divergence: Divergence, piece: Tensor, slope: Tensor, bounds: tupl
     if not inside:
         slope.masked_fill_((piece <= bounds[0]) | (piece >= bounds[1]), 0.0)
     return value.detach()
+
+
+def _extremes(piece: Tensor) -> tuple[float, float]:
+    """The least and the largest element; NaN if one is, or if to ask would keep a device waiting."""
+    if piece.numel() == 0 or piece.device.type != "cpu":
+        return math.nan, math.nan
+    least, most = torch.aminmax(piece)
+    return float(least), float(most)
