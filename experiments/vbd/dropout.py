@@ -74,7 +74,7 @@ def main() -> None:
     running.add_argument("seed", type=int)
     running.add_argument("--epochs", type=int, default=50)
     running.add_argument("--noise-lr", type=float, default=1e-2, help="learning rate of a learned noise's log alpha")
-    running.add_argument("--kappa", type=float, default="auto", help="weight of a learned noise's divergence")
+    running.add_argument("--kappa", type=float, help="weight of a learned noise's divergence; automatic")
     running.add_argument("--out", type=Path, required=True)
     commands.add_parser("table").add_argument("path", type=Path)
     given = parser.parse_args()
@@ -82,7 +82,7 @@ def main() -> None:
     if given.command == "table":
         table(given.path)
         return
-    options = {"epochs": given.epochs, "noise_lr": given.noise_lr, "kappa": given.kappa}
+    options = {"epochs": given.epochs, "noise_lr": given.noise_lr, "kappa": given.kappa or "auto"}
     found = run(given.name, given.width, given.seed, **options)
     with given.out.open("a") as file:
         file.write(json.dumps(found) + "\n")

@@ -10,7 +10,9 @@ from torch import nn
 from nestling.errors import ArgumentError
 from nestling.pruning.comparison import difference
 from nestling.pruning.regularisers import Regulariser, regularised, regulariser_recipe
+from nestling.pruning.sites import layer_sites
 from nestling.training import Recipe, train
+from nestling.training.optimisers import make_optimiser
 
 NAMES = get_args(Regulariser)
 
@@ -50,3 +52,13 @@ def test_every_one_of_them_trains(name):
 def test_a_name_that_is_none():
     with pytest.raises(ArgumentError, match="name: got 'dropconnect'"):
         regularised(*mlp(), "dropconnect")
+
+
+@pytest.mark.parametrize("name", ["concrete", "variational", "vbd"])
+def test_a_learned_noise_has_the_learning_rate_of_gates(name):
+    """One number for many weights needs larger steps than they do."""
+    nested = regularised(small_mlp(), torch.zeros(2, 6), name)
+    optimiser = make_optimiser(nested, Recipe(lr=1e-3, order_lr=0.5), 10)
+    fast = [own for group in optimiser.param_groups if group["lr"] == 0.5 for own in group["params"]]
+    assert {id(own) for own in fast} == {id(own) for own in nested.parameters() if own.ndim == 0}
+    assert len(fast) == len(layer_sites(small_mlp()))
