@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from nestling import cli, commands, models
+from nestling import cli, commands, models, version
 from nestling.commands import Nesting
 from nestling.errors import NestlingError
 from nestling.network import Bits
@@ -399,3 +399,17 @@ def test_interrupted_and_given_again(place, nestling, tmp_path):
     assert code == 0
     assert err.splitlines()[0].startswith(f"going on from epoch {done + 1}")
     assert log.read_text().count("\n") == 6
+
+
+def test_version(nestling):
+    assert nestling("--version")[:2] == (0, f"{version.__version__}\n")
+
+
+def test_nobody_reads_what_is_printed(tmp_path):
+    """As in ``nestling ... | head``: no traceback."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "nestling", "train", "--help"]
+    with os.fdopen(writer, "wb") as out:
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, cwd=tmp_path, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (cli.BROKEN_PIPE, b"")

@@ -24,6 +24,9 @@ from nestling.version import __version__
 RunPath = Annotated[Positional[Path], arg(metavar="RUN", help="Folder that `nestling train` wrote.")]
 Trust = Annotated[bool, arg(help="Let the run folder name code of yours (module:function) to build the network.")]
 
+BROKEN_PIPE = 141
+"""What a shell gives for a command whose output nobody reads any more."""
+
 
 def demo(*, out: Path = Path("runs/demo"), seed: int = 0) -> None:
     """Train on digits with two classes kept away, and show what one run gives at every size.
@@ -237,8 +240,17 @@ def main() -> None:
         f.__name__: f for f in (demo, train, evaluate, search, extract, prune, predict, data)
     }
     about = f"nestling {__version__}: one training run, every size."
+    if sys.argv[1:] == ["--version"]:
+        print(__version__)
+        return
     try:
-        tyro.extras.subcommand_cli_from_dict(functions, prog="nestling", description=about)
+        try:
+            tyro.extras.subcommand_cli_from_dict(functions, prog="nestling", description=about)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads what is printed has had enough: `nestling ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(BROKEN_PIPE)
     except ProcessError as error:
         _say(error, only_first=True)
         sys.exit(2)
