@@ -21,7 +21,7 @@ FLOORS = [
     {"models", "data"},
     {"network"},
     {"distributions"},
-    {"arguments", "processes", "seeding", "version"},
+    {"arguments", "processes", "seeding", "version", "writes"},
     {"errors"},
 ]
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -101,7 +101,7 @@ def run(name: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
         "changes": changes,
         "epochs": loop.recipe.epochs,
         "CPU seconds": round(loop.seconds, 1),
-        "best epoch": loop.state.best_epoch,
+        "kept epoch": loop.state.kept_epoch,
         "rows": {str(cut): scores_at(loop.nested, loop, data, cut) for cut in cuts},
         "log": [
             {"loss": round(line["loss"], 4)} | {cut: own["accuracy"] for cut, own in line["validation"].items()}

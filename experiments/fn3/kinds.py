@@ -89,7 +89,7 @@ def run(kind: str, seed: int, epochs: int) -> dict[str, Any]:
         "cuts scored": curve.num_evaluations,
         "CPU seconds to train": round(training),
         "CPU seconds to search": round(searching),
-        "best epoch": max((line["epoch"] for line in trained.log if line["best"]), default=0),
+        "kept epoch": max((line["epoch"] for line in trained.log if line["kept"]), default=0),
         "rows": {str(share): row for share, row in rows.items()},
         "smallest": {"bytes": smallest.bytes, "params": sum(p.numel() for p in small.parameters())},
         "by removed": curve.by_removed(),

@@ -55,13 +55,17 @@ def table(path: Path) -> None:
     rows = defaultdict(list)
     for line in path.read_text().splitlines():
         own = json.loads(line)
-        rows[own["name"], own["width"]].append(own["error"])
-    print("| method | width | paper, error % | ours, mean | each seed |")
-    print("| --- | --- | --- | --- | --- |")
-    for (name, width), errors in sorted(rows.items()):
+        rows[own["width"], own["name"], str(own.get("kappa", "auto"))].append(own)
+    print(
+        "| width | method | kappa | paper, error % | ours, mean | each seed | log alpha (concrete: logit p), one seed |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for (width, name, kappa), runs in sorted(rows.items(), key=lambda row: (row[0][0], list(PAPER).index(row[0][1]))):
+        errors, noise = [own["error"] for own in runs], [str(own) for own in runs[0].get("noise", [])]
+        each, weighed = ", ".join(f"{error:.2f}" for error in errors), kappa if noise else "-"
         paper = PAPER[name][WIDTHS.index(width)]
         print(
-            f"| {name} | {width} | {paper} | {statistics.mean(errors):.2f} | {', '.join(f'{e:.2f}' for e in errors)} |"
+            f"| {width} | {name} | {weighed} | {paper} | {statistics.mean(errors):.2f} | {each} | {', '.join(noise)} |"
         )
 
 
@@ -82,7 +86,11 @@ def main() -> None:
     if given.command == "table":
         table(given.path)
         return
-    options = {"epochs": given.epochs, "noise_lr": given.noise_lr, "kappa": given.kappa or "auto"}
+    options = {
+        "epochs": given.epochs,
+        "noise_lr": given.noise_lr,
+        "kappa": "auto" if given.kappa is None else given.kappa,
+    }
     found = run(given.name, given.width, given.seed, **options)
     with given.out.open("a") as file:
         file.write(json.dumps(found) + "\n")

@@ -107,18 +107,65 @@ def test_no_samples_is_the_mean_network(x):
     assert found.samples.shape == (1, 5, 3)
 
 
-def test_a_cut_is_laid_out_once_for_as_long_as_nothing_changes(monkeypatch, x):
-    network, laid_out, real = nested().eval(), [], nl.Nested.tensors_at
-    monkeypatch.setattr(nl.Nested, "tensors_at", lambda self, cut: laid_out.append(cut) or real(self, cut))
-    found = [predict(network, x, cut=0.5, samples=0).probs for _ in range(3)]
-    assert len(laid_out) == 1
-    assert torch.equal(found[0], found[2])
+WRITES = {
+    "fused step": lambda own: fused_step(own),
+    "in place": lambda own: [p.mul_(1.5) for p in own.parameters()],
+    "statistics": lambda own: [b.add_(1.0) for b in own.buffers() if b.is_floating_point()],
+}
+
+
+def fused_step(network):
+    """A step that leaves no note in what it writes to."""
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.5, fused=True)
+    for own in network.parameters():
+        own.grad = torch.ones_like(own)
+    optimiser.step()
+
+
+@pytest.mark.parametrize("by", ["draws", "moments", "fast_moments"])
+@pytest.mark.parametrize("write", WRITES)
+def test_a_network_in_eval_mode_that_is_written_to(write, by):
+    """Nothing that was kept of it before is used."""
+    torch.manual_seed(0)
+    layers = torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Flatten()
+    x = torch.randn(2, 1, 8, 8)
+    network = nl.nest(torch.nn.Sequential(*layers, torch.nn.Linear(144, 3)), x, num_blocks=2).eval()
+    before = [predict(network, x, cut=cut, by=by, seed=0).probs for cut in (0.5, 1.0)]
     with torch.no_grad():
-        for own in network.parameters():
-            own.mul_(1.5)
-    changed = predict(network, x, cut=0.5, samples=0).probs
-    assert len(laid_out) == 2
-    torch.testing.assert_close(changed, nl.extract(network, 0.5)(x).softmax(1).detach())
+        WRITES[write](network)
+    for cut, old in zip((0.5, 1.0), before, strict=True):
+        found = predict(network, x, cut=cut, by=by, seed=0).probs
+        fresh = predict(nl.extract(network, cut, uncertainty=True), x, by=by, seed=0).probs
+        torch.testing.assert_close(found, fresh)
+        assert not torch.allclose(found, old)
+
+
+def test_weights_that_are_written_to_through_data(x):
+    """Which torch does not note: predictions by mean weights see it."""
+    network = nested().eval()
+    before = predict(network, x, cut=0.5, samples=0).probs
+    for own in network.parameters():
+        own.data.mul_(1.5)
+    found = predict(network, x, cut=0.5, samples=0).probs
+    torch.testing.assert_close(found, nl.extract(network, 0.5)(x).softmax(1).detach())
+    assert not torch.allclose(found, before)
+
+
+def test_one_pass_with_and_without_autocast():
+    """And for images of several sizes: of what follows from them only the last is kept."""
+    torch.manual_seed(0)
+    layers = torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
+    network = nl.nest(torch.nn.Sequential(*layers, torch.nn.Linear(4, 3)), torch.randn(2, 1, 8, 8), num_blocks=2).eval()
+    x = torch.randn(2, 1, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        coarse = predict(network, x, by="fast_moments", seed=0).probs
+    fine = predict(network, x, by="fast_moments", seed=0).probs
+    torch.testing.assert_close(coarse, fine, atol=0.02, rtol=0)
+    number = len(network.module[0].posterior._known)
+    for size in range(9, 14):
+        predict(network, torch.randn(2, 1, size, size), by="fast_moments")
+    assert len(network.module[0].posterior._known) == number
+    assert torch.equal(predict(network, x, by="fast_moments", seed=0).probs, fine)
 
 
 @pytest.mark.parametrize("model", ["nested", "extracted", "plain"])

@@ -208,6 +208,12 @@ def test_patience_stops_a_run_that_gets_no_better(monkeypatch):
     assert [line["validation_quality"] for line in run.log] == [0.3, 0.9, 0.5, 0.8]
 
 
+def test_patience_has_no_say_where_the_last_weights_are_kept(monkeypatch):
+    qualities = iter([0.9, 0.5, 0.4, 0.3])
+    monkeypatch.setattr(Loop, "validate", lambda _: {1.0: scored(next(qualities))})
+    assert len(quick(recipe=QUICK.but(epochs=4, patience=1, keep="last")).log) == 4
+
+
 def test_sgd_with_steps_is_what_torch_does(monkeypatch):
     """Every learning rate that the optimiser sees, and that of the orders beside it."""
     seen = []

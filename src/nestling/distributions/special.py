@@ -118,10 +118,10 @@ class _SechSlope(torch.autograd.Function):
 class SechRoom:
     """Room for what ``falling_sech_sum`` works out on its way, used again for each piece of a long vector."""
 
-    def __init__(self, size: int, device: torch.device) -> None:
-        self._along, self._value = torch.empty(2, size, device=device)
-        self._cell = torch.empty(size, dtype=torch.int32, device=device)
-        self._lines = torch.empty(size, dtype=torch.complex64, device=device)
+    def __init__(self, size: int) -> None:
+        self._along, self._value = torch.empty(2, size, dtype=torch.float32)
+        self._cell = torch.empty(size, dtype=torch.int32)
+        self._lines = torch.empty(size, dtype=torch.complex64)
 
     def falling_sech_sum(self, x: Tensor, slope: Tensor) -> Tensor:
         """The sum of ``sech_integral(-x)`` over a vector in single precision that is within ``SECH_ENDS``.
@@ -163,7 +163,7 @@ def _sech_by_series(t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sech_by_table(t: Tensor) -> tuple[Tensor, Tensor]:
-    """The integral and its slope to 1e-6; past the ends of the table, straight lines."""
+    """The integral and its slope to 2e-6; past the ends of the table, straight lines."""
     x, table = -t.float(), _sech_table(t.device)
     along = x.clamp(*SECH_ENDS).sub_(SECH_ENDS[0]).mul_(1 / _CELL)
     cell = along.to(torch.int32).clamp_(0, _NUM_CELLS)  # a NaN would be no cell

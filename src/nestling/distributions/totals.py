@@ -50,7 +50,8 @@ def _parts(divergence: Divergence, log_alpha: Tensor, bounds: tuple[float, float
     dense = log_alpha.contiguous() if 0 in log_alpha.stride() else log_alpha
     dtype = torch.promote_types(log_alpha.dtype, torch.float32)
     slope = torch.empty_like(dense, dtype=dtype)
-    room = SechRoom(min(dense.numel(), piece_size(dense)), dense.device) if divergence is log_uniform_kl else None
+    by_table = divergence is log_uniform_kl and dtype == torch.float32 and dense.device.type == "cpu"
+    room = SechRoom(min(dense.numel(), piece_size(dense))) if by_table else None
     pairs = zip(_pieces(dense), _pieces(slope), strict=True)
     return torch.stack([_of_piece(divergence, piece.to(dtype), own, bounds, room) for piece, own in pairs]).sum(), slope
 
@@ -68,7 +69,7 @@ def _of_piece(
     inside = bounds[0] < least and most < bounds[1]
     held = piece if inside else piece.clamp(*bounds)
     known = max(least, bounds[0]) >= SECH_ENDS[0] and min(most, bounds[1]) <= SECH_ENDS[1]
-    if room is not None and known and held.dtype == torch.float32:  # read off a table, the slope with it
+    if room is not None and known:  # read off a table, the slope with it
         value = room.falling_sech_sum(held, slope)
     else:
         with torch.enable_grad():

@@ -358,7 +358,7 @@ def _normal(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     The mean of what is above zero is mean * probability + ``_DENSITY`` * spread * density.
     """
-    spread = torch.mul(variance, 2).clamp_min_(torch.finfo(variance.dtype).tiny).sqrt_()
+    spread = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt_().mul_(math.sqrt(2))
     ratio = mean / spread
     density = ratio.square().neg_().exp_()
     return ratio.erf_().mul_(0.5).add_(0.5), density, spread

@@ -19,6 +19,7 @@ from nestling.network.modes import in_mode
 from nestling.network.private import PrivateNorms
 from nestling.network.runner import REMEMBERED_CUTS, Runner
 from nestling.network.slicing import Scaler, Slicer
+from nestling.writes import write_state
 
 KEPT_BLOCKS = 4
 """How many cuts' smaller tensors are kept, so that going back and forth between cuts costs nothing."""
@@ -79,8 +80,8 @@ class Nested(nn.Module):
     def at(self, cut: float | Mapping[str, int] | Cut) -> Iterator["Nested"]:
         """Run at a cut inside the block: a fraction of every group, widths by group name, or a Cut.
 
-        Without gradients the smaller tensors of the last few cuts are kept, laid out densely, until a parameter is
-        written to or the network is put in train or eval mode.
+        Without gradients the smaller tensors of the last few cuts are kept, laid out densely, until a tensor of the
+        network is written to (but through ``.data``) or the network is put in train or eval mode.
         """
         before, self._block = self._block, self._block_at(self._checked(cut))
         try:
@@ -212,8 +213,12 @@ class Nested(nn.Module):
 
     def train(self, mode: bool = True) -> "Nested":
         """Put the network in train or eval mode, and forget the tensors that were laid out for cuts."""
-        self._blocks.clear()
+        self.forget()
         return super().train(mode)
+
+    def forget(self) -> None:
+        """Forget the tensors that were laid out for cuts: they may have been written to through ``.data``."""
+        self._blocks.clear()
 
     def _block_at(self, cut: Cut) -> "_Block":
         """The block of a cut, an old one if it was among the last few."""
@@ -273,17 +278,18 @@ class _Block:
     def __init__(self, cut: Cut) -> None:
         self.cut = cut
         self._smaller: dict[str, Tensor] = {}
-        self._seen: list[tuple[int, int]] | None = None
+        self._seen: object = None
+        self._statistics: object = None
 
     def dense(self, nested: Nested) -> dict[str, Tensor]:
-        """The smaller tensors, worked out anew if a parameter has changed."""
-        parameters = {name: tensor for name, tensor in nested.tensors().items() if isinstance(tensor, nn.Parameter)}
-        watched = [*parameters.values(), *nested.quantised.parameters(), *nested.private.parameters()]
+        """The smaller tensors, worked out anew if a tensor has changed."""
+        tensors, statistics = nested.tensors(), nested.statistics.get(self.cut)
+        watched = [*tensors.values(), *nested.quantised.parameters(), *nested.private.parameters()]
         watched += nested._orders.parameters() if nested.rescale else ()
-        seen = [(tensor.data_ptr(), tensor._version) for tensor in watched]
-        seen.append((nested.rescale, id(nested.statistics.get(self.cut))))
-        if seen != self._seen:
+        seen = nested.rescale, write_state(watched)
+        if seen != self._seen or statistics is not self._statistics:
             smaller = nested.tensors_at(self.cut)
-            self._smaller = {name: t.contiguous() if name in parameters else t for name, t in smaller.items()}
-            self._seen = seen
+            own = {name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter)}
+            self._smaller = {name: t.contiguous() if name in own else t for name, t in smaller.items()}
+            self._seen, self._statistics = seen, statistics
         return self._smaller

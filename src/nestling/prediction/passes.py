@@ -52,6 +52,7 @@ def passes(
         if not isinstance(model, Nested):
             yield Passes(model, samples if draws else 1, None, seed, by)
             return
+        model.forget()
         with model.at(model.cut if cut is None else cut):
             yield Passes(model, samples if draws else 1, model.cut, seed, by)
 

@@ -300,7 +300,9 @@ class Loop:
 
     def _stale(self) -> bool:
         best, patience = self.state.best_epoch, self.recipe.patience
-        return patience is not None and best is not None and self.state.epoch - best >= patience
+        if patience is None or best is None or self.recipe.keep == "last":
+            return False
+        return self.state.epoch - best >= patience
 
     def _in_bfloat16(self) -> bool:
         wanted = self.recipe.precision

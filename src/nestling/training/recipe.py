@@ -82,10 +82,9 @@ class Recipe:
     step_back: int = 0
     """How often a run that diverges may go back to its last checkpoint and on with half the learning rates."""
     keep: Keep = "best"
-    """Weights that a run ends with: the latest that validated best within the standard error, or, as for pruning, the
-    last ones."""
+    """Weights that a run ends with: those that validated best (of labels, within the standard error), or the last."""
     patience: int | None = None
-    """Epochs without a better validation after which training stops."""
+    """Epochs without a better validation after which training stops, where the best weights are kept."""
     samples: int = 6
     """Draws of the weights that a calibration averages over."""
     recalibration_batches: int = 8

@@ -12,6 +12,7 @@ from nestling.distributions.holding import hold
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.totals import total
 from nestling.errors import ShapeError
+from nestling.writes import State, write_state
 
 LOG_ALPHA_BOUNDS = (-20.0, 20.0)
 """log alpha is read within these bounds: past them a weight is a constant, or nothing but noise, in float32."""
@@ -34,7 +35,7 @@ class WeightPosterior(nn.Module, ABC):
         hold(self, "mean", mean)
         hold(self, scale_name, scale)
         self._scale_name = scale_name
-        self._known: dict[str, tuple[Tensor, Tensor, tuple[int, int], Tensor]] = {}
+        self._known: dict[str, tuple[Tensor, Tensor, State, object, Tensor]] = {}
 
     @property
     def scale(self) -> Tensor:
@@ -69,23 +70,19 @@ class WeightPosterior(nn.Module, ABC):
     def perturbed(self, noise: Tensor) -> Tensor:
         """The weights for standard noise (..., *mean.shape), differentiable in the parameters."""
 
-    def known(self, name: str, work_out: Callable[[], Tensor]) -> Tensor:
+    def known(self, name: str, work_out: Callable[[], Tensor], of: object = None) -> Tensor:
         """What follows from the parameters, worked out once for as long as nothing writes to them, but by ``.data``.
 
-        Only for passes without gradients, and until the posterior is put in train mode.
+        Only for passes without gradients, and until the posterior is put in train mode. ``of`` is what it depends on
+        beside the parameters: the last is kept.
         """
         mean, scale = self.mean, self.scale
         if torch.compiler.is_compiling() or mean.is_inference() or scale.is_inference():  # which nothing is noted of
             return work_out()
-        known = self._known.get(name)
-        if (
-            known is None
-            or known[0] is not mean
-            or known[1] is not scale
-            or known[2] != (mean._version, scale._version)
-        ):
-            known = self._known[name] = mean, scale, (mean._version, scale._version), work_out()
-        return known[3]
+        state, known = write_state((mean, scale)), self._known.get(name)
+        if known is None or known[0] is not mean or known[1] is not scale or known[2:4] != (state, of):
+            known = self._known[name] = mean, scale, state, of, work_out()
+        return known[4]
 
     def train(self, mode: bool = True) -> Self:
         """Forget, in train mode, what was worked out."""

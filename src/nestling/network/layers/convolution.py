@@ -131,7 +131,7 @@ class _Forward(_VariationalConvolution):
     def even_variance(self, squares: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
         """``mean_variance`` for the layer's own weight, if inputs were the same at all positions: one tap for all."""
         sizes = tuple(squares.shape[-self.rank :])
-        weight = self.posterior.known(f"variance read evenly from {sizes}", lambda: self._read_evenly(sizes))
+        weight = self.posterior.known("variance, read evenly", lambda: self._read_evenly(sizes), of=sizes)
         means, groups = squares.mean(self._positions), self.num_groups(weight)
         if groups == 1:
             found = F.linear(means, weight)
@@ -145,8 +145,9 @@ class _Forward(_VariationalConvolution):
         """(out, in): the variances of a weight's taps, each by the share of positions at which it reads an input."""
         weight = self.posterior.variance()
         for axis, size in enumerate(sizes):
-            weight = torch.tensordot(weight, self._shares(axis, size, weight).sum(1), dims=([2], [0]))
-        return weight.contiguous()
+            shares = self._shares(axis, size, weight).sum(1)
+            weight = (weight * shares.view(-1, *[1] * (weight.ndim - 3))).sum(2)  # as it is under autocast too
+        return weight
 
     def _shares(self, axis: int, size: int, like: Tensor) -> Tensor:
         """(taps, size): the share of the output's positions along an axis at which a tap reads each input."""
