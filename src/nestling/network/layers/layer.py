@@ -94,12 +94,10 @@ class VariationalLayer(Stochastic, ABC):
             return self.carry(x, **asked)  # type: ignore[return-value]  # which the network takes for a tensor
         if not self.draws:
             return self.apply_weight(x, self.posterior.mean, self.bias, **asked)
-        if self.sampling == "local":
+        if self.sampling in ("local", "channel"):
             mean, variance = self.moments(x, **asked)
-            return _Noisy.apply(mean, variance, normal_noise(mean))[0]  # type: ignore[no-untyped-call,no-any-return]
-        if self.sampling == "channel":
-            mean = self.apply_weight(x, self.posterior.mean, self.bias, **asked)
-            variance = self.mean_variance(x.square(), self._weight_variance(), **asked)
+            if variance.shape == mean.shape:
+                return _Noisy.apply(mean, variance, normal_noise(mean))[0]  # type: ignore[no-untyped-call,no-any-return]
             return mean + _Noisy.apply(torch.zeros_like(variance), variance, normal_noise(variance))[0]  # type: ignore[no-untyped-call,no-any-return]
         if self.sampling == "each" and self.is_batch(x):
             return self.apply_each(x, self.posterior.sample((x.shape[0],)), self.bias, **asked)
@@ -107,10 +105,10 @@ class VariationalLayer(Stochastic, ABC):
 
     def carry(self, x: Tensor | Moments, **asked: Any) -> Moments:  # noqa: ANN401
         """The moments of the outputs for an input that is known, or known by its moments."""
-        posterior = self.posterior
         if not isinstance(x, Moments):
-            mean = self.apply_weight(x, posterior.mean, self.bias, **asked)
-            return Moments(mean, self._added_variance(x.square(), **asked).expand_as(mean))
+            mean, variance = self.moments(x, **asked)
+            return Moments(mean, variance.expand_as(mean))
+        posterior = self.posterior
         mean = self.apply_weight(x.mean_, posterior.mean, self.bias, **asked)
         passed_on = self.apply_weight(x.variance, posterior.known("square", posterior.mean.square), None, **asked)
         seconds = torch.addcmul(x.variance, x.mean_, x.mean_)
@@ -125,9 +123,9 @@ class VariationalLayer(Stochastic, ABC):
         return self.apply_weight(seconds, self._weight_variance(), None, **asked)
 
     def moments(self, x: Tensor, **asked: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
-        """The mean and the variance of each output for a given input."""
+        """The mean and the variance of each output for a given input; one variance for positions that share it."""
         mean = self.apply_weight(x, self.posterior.mean, self.bias, **asked)
-        return mean, self.apply_weight(x.square(), self._weight_variance(), None, **asked)
+        return mean, self._added_variance(x.square(), **asked)
 
     def _weight_variance(self) -> Tensor:
         posterior = self.posterior
