@@ -1,10 +1,14 @@
-"""What the predictive distribution costs beside one plain forward pass: VGG11 with batch norms, six samples."""
+"""What the predictive distribution costs beside one plain forward pass: VGG11 with batch norms, six samples.
+
+Other libraries, six passes each, run beside ours if they are installed (peers.py).
+"""
 
 import argparse
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import peers
 import torch
 from measuring import in_turns, ratio, report
 
@@ -37,6 +41,10 @@ def main() -> None:
     last.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     example = torch.zeros(2, 3, 32, 32)
     nested, shared = (nl.nest(last, example, num_blocks=32, sampling=how).eval() for how in ("local", "shared"))
+    others = {name: nl.models.build("vgg11") for name in peers.installed()}
+    for name, other in others.items():
+        peers.make_bayesian(other, name)
+        other.eval()
     for batch in BATCHES:
         x = torch.randn(batch, 3, 32, 32)
         x_last = x.to(memory_format=torch.channels_last)
@@ -45,6 +53,7 @@ def main() -> None:
             "plain, channels last": no_gradients(last, x_last),
             f"plain, {SAMPLES} times as many images": no_gradients(plain, x.repeat(SAMPLES, 1, 1, 1)),
             **ways(nested, shared, x_last),
+            **{name: no_gradients(other, x, SAMPLES) for name, other in others.items()},
         }
         times = in_turns(functions, asked.rounds, 10 if batch == 1 else 1)
         for name in functions:
@@ -55,10 +64,10 @@ def main() -> None:
             )
 
 
-def no_gradients(module: torch.nn.Module, x: torch.Tensor) -> Callable[[], Any]:
+def no_gradients(module: torch.nn.Module, x: torch.Tensor, times: int = 1) -> Callable[[], Any]:
     def run() -> Any:  # noqa: ANN401
         with torch.no_grad():
-            return module(x)
+            return [module(x) for _ in range(times)]
 
     return run
 

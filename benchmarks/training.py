@@ -1,18 +1,17 @@
 """What a BN3 training step costs beside a plain one: VGG11 with batch norms, 3 x 32 x 32, batches of 64.
 
 Widths are drawn from the orders as they start out; "full" forces the full width. Every step has its optimiser (AdamW)
-and its divergence. Other libraries run beside ours if they are installed:
-pip install --no-deps bayesian-torch torchbnn
+and its divergence. Other libraries run beside ours if they are installed (peers.py).
 """
 
 import argparse
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
+import peers
 import torch
 from measuring import in_turns, own_peak, peak_memory, ratio, report
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 import nestling as nl
@@ -32,8 +31,7 @@ CASES: dict[str, dict[str, Any]] = {
     "local, full": {"sampling": "local", "full": True},
     "one number a channel, full": {"sampling": "channel", "full": True},
     "one weight a batch, full": {"sampling": "shared", "full": True},
-    "torchbnn": {"peer": "torchbnn"},
-    "bayesian-torch": {"peer": "bayesian_torch"},
+    **{name: {"peer": name} for name in peers.installed()},
 }
 AVERAGED = 8
 """Steps to a figure where widths are drawn."""
@@ -70,7 +68,7 @@ def step_of(
                 nll = F.cross_entropy(nested(x), y)
                 return nll + weight_divergence(nested, everything, log_uniform_kl) / NUM_EXAMPLES
     else:
-        divergence = of_peer(module, peer)
+        divergence: Callable[[], Tensor | float] = peers.make_bayesian(module, peer) if peer else float
 
         def loss() -> Tensor:
             value: Tensor = F.cross_entropy(module(x), y) + divergence() / NUM_EXAMPLES
@@ -86,37 +84,6 @@ def step_of(
     return step
 
 
-def of_peer(module: nn.Module, peer: str | None) -> Callable[[], Tensor | float]:
-    """Make the layers of a network Bayesian as a library does; what gives its divergence."""
-    if peer == "torchbnn":
-        import torchbnn  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
-        for parent in list(module.modules()):
-            for name, child in parent.named_children():
-                if isinstance(child, nn.Conv2d):
-                    sizes = (child.in_channels, child.out_channels, child.kernel_size, child.stride, child.padding)
-                    setattr(parent, name, torchbnn.BayesConv2d(0, 0.1, *sizes, bias=child.bias is not None))
-                elif isinstance(child, nn.Linear):
-                    setattr(parent, name, torchbnn.BayesLinear(0, 0.1, child.in_features, child.out_features))
-        measure = torchbnn.BKLLoss(reduction="mean", last_layer_only=False)
-        return lambda: measure(module)
-    if peer == "bayesian_torch":
-        from bayesian_torch.models.dnn_to_bnn import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
-            dnn_to_bnn,
-            get_kl_loss,
-        )
-
-        options = {"prior_mu": 0.0, "prior_sigma": 1.0, "posterior_mu_init": 0.0, "posterior_rho_init": -3.0}
-        dnn_to_bnn(module, options | {"type": "Reparameterization", "moped_enable": False, "moped_delta": 0.5})
-        return lambda: get_kl_loss(module)
-    return lambda: 0.0
-
-
-def installed() -> dict[str, dict[str, Any]]:
-    """The cases whose library is here."""
-    return {name: own for name, own in CASES.items() if "peer" not in own or find_spec(str(own["peer"])) is not None}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
@@ -128,11 +95,10 @@ def main() -> None:
         several(CASES[asked.peak_of])
         print(own_peak())
         return
-    cases = installed()
-    drawn = {name: AVERAGED for name, own in cases.items() if "sampling" in own and "full" not in own}
-    times = in_turns({name: step_of(**own) for name, own in cases.items()}, asked.rounds, drawn)
-    memory = {name: peak_memory(__file__, ["--peak-of", name]) for name in cases}
-    for name in cases:
+    drawn = {name: AVERAGED for name, own in CASES.items() if "sampling" in own and "full" not in own}
+    times = in_turns({name: step_of(**own) for name, own in CASES.items()}, asked.rounds, drawn)
+    memory = {name: peak_memory(__file__, ["--peak-of", name]) for name in CASES}
+    for name in CASES:
         report(
             f"a training step of VGG11, batch {BATCH}, {asked.threads} thread(s): {name}",
             times_plain=ratio(times, name, "plain"),
