@@ -51,6 +51,11 @@ def recipe(method: str, seed: int, **changes: Any) -> nl.Recipe:  # noqa: ANN401
     return own.but(kappa=10.0, kl_warm_up=0.1).but(**changes)
 
 
+def pretraining(pruning: nl.Recipe, epochs: int) -> nl.Recipe:
+    plain = nl.Recipe(epochs=epochs, batch_size=500, lr=2e-3, lr_warm_up=0.0)
+    return plain.but(seed=pruning.seed, precision=pruning.precision)
+
+
 def run(method: Any, network: str, seed: int, pretrain: int, threshold: float | None, **changes: Any) -> dict[str, Any]:  # noqa: ANN401
     torch.manual_seed(seed)
     data = replace(nl.data.load("mnist", seed=seed, validation=2000), mean=(0.0,), std=(1.0,))
@@ -66,7 +71,7 @@ def run(method: Any, network: str, seed: int, pretrain: int, threshold: float | 
         structure="units",
         inputs=True,
         recipe=chosen,
-        pretrain=nl.Recipe(epochs=pretrain, batch_size=500, seed=seed, lr=2e-3, lr_warm_up=0.0) if pretrain else False,
+        pretrain=pretraining(chosen, pretrain) if pretrain else False,
         finish=method != "dependent_beta_bernoulli",
         threshold=threshold,
     )
@@ -204,6 +209,7 @@ def main() -> None:
         running.add_argument(f"--{name.replace('_', '-')}", type=kind, dest=name)
     running.add_argument("--weight-decay", type=float, dest="weight_decay")
     running.add_argument("--batch-size", type=int, dest="batch_size")
+    running.add_argument("--precision", choices=("float32", "bfloat16"), help="of training; the result is float32")
     commands.add_parser("table").add_argument("path", type=Path)
     given = vars(parser.parse_args())
     torch.set_num_threads(1)

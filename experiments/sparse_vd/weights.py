@@ -32,8 +32,9 @@ def recipe(seed: int, **changes: Any) -> nl.Recipe:  # noqa: ANN401
     return own.but(kappa=1.0, kl_warm_up=0.1).but(**changes)
 
 
-def pretraining(seed: int, epochs: int) -> nl.Recipe:
-    return nl.Recipe(epochs=epochs, batch_size=500, seed=seed, lr=3e-3, lr_warm_up=0.0)
+def pretraining(pruning: nl.Recipe, epochs: int) -> nl.Recipe:
+    plain = nl.Recipe(epochs=epochs, batch_size=500, lr=3e-3, lr_warm_up=0.0)
+    return plain.but(seed=pruning.seed, precision=pruning.precision)
 
 
 def finishing(pruning: nl.Recipe, epochs: int, batch_size: int) -> nl.Recipe:
@@ -65,7 +66,7 @@ def run(
         method,
         structure="weights",
         recipe=chosen,
-        pretrain=pretraining(seed, pretrain) if pretrain else False,
+        pretrain=pretraining(chosen, pretrain) if pretrain else False,
         finish=finishing(chosen, finish, finish_batch_size) if finish else False,
         threshold=threshold,
         out=folder,
@@ -147,6 +148,7 @@ def main() -> None:
     running.add_argument("--out", type=Path, required=True)
     for name, kind in (("epochs", int), ("lr", float), ("order_lr", float), ("kl_warm_up", float), ("batch_size", int)):
         running.add_argument(f"--{name.replace('_', '-')}", type=kind, dest=name)
+    running.add_argument("--precision", choices=("float32", "bfloat16"), help="of training; the result is float32")
     commands.add_parser("table").add_argument("path", type=Path)
     given = vars(parser.parse_args())
     torch.set_num_threads(1)

@@ -30,10 +30,10 @@ PAPER = {
 }
 
 
-def recipe(seed: int, epochs: int, noise_lr: float, kappa: Any) -> nl.Recipe:  # noqa: ANN401
+def recipe(seed: int, epochs: int, noise_lr: float, kappa: Any, precision: Any) -> nl.Recipe:  # noqa: ANN401
     """The paper's 50 epochs of batches of 1,000 with Adam at 1e-3; kappa is for a learned noise."""
     own = nl.Recipe(epochs=epochs, batch_size=1000, seed=seed, lr=1e-3, lr_warm_up=0.0, keep="last")
-    return own.but(order_lr=noise_lr, kappa=kappa)
+    return own.but(order_lr=noise_lr, kappa=kappa, precision=precision)
 
 
 def run(name: Any, width: int, seed: int, **options: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -79,6 +79,7 @@ def main() -> None:
     running.add_argument("--epochs", type=int, default=50)
     running.add_argument("--noise-lr", type=float, default=1e-2, help="learning rate of a learned noise's log alpha")
     running.add_argument("--kappa", type=float, help="weight of a learned noise's divergence; automatic")
+    running.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of training")
     running.add_argument("--out", type=Path, required=True)
     commands.add_parser("table").add_argument("path", type=Path)
     given = parser.parse_args()
@@ -90,6 +91,7 @@ def main() -> None:
         "epochs": given.epochs,
         "noise_lr": given.noise_lr,
         "kappa": "auto" if given.kappa is None else given.kappa,
+        "precision": given.precision,
     }
     found = run(given.name, given.width, given.seed, **options)
     with given.out.open("a") as file:

@@ -29,6 +29,7 @@ from nestling.distributions import (
     truncated_log_normal_kl,
 )
 from nestling.distributions.gates.beta_bernoulli import relaxed_bernoulli
+from nestling.distributions.noise import logistic_noise
 
 F64 = torch.float64
 DRAWS = 100_000
@@ -239,7 +240,8 @@ def test_beta_bernoulli_draws_pi_once_a_batch_and_z_once_an_example():
 def test_relaxed_mean_tends_to_the_keep_probability_in_the_cold():
     """|E[z] - p| falls with the temperature: about 0.2 p at 1, under 1e-3 at 0.01, where only sampling is left."""
     p = torch.full((DRAWS,), 0.2, dtype=F64)
-    off = [abs(relaxed_bernoulli(p.log(), tau, seeded(15)).mean().item() - 0.2) for tau in (2.0, 0.5, 0.01)]
+    noise = logistic_noise(p, seeded(15))
+    off = [abs(relaxed_bernoulli(p.log(), noise, tau).mean().item() - 0.2) for tau in (2.0, 0.5, 0.01)]
     assert off[0] > off[1] > off[2]
     assert off[2] < 5 * math.sqrt(0.16 / DRAWS) + 1e-3
 

@@ -46,8 +46,8 @@ class BetaBernoulli(RelaxedGate):
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Relaxed Bernoulli multipliers (batch, num_units)."""
         unit_features(features, self.num_units)
-        log_pi = self.sample_log_pi(generator).expand_as(features)
-        return relaxed_bernoulli(log_pi, self.temperature, generator)
+        log_pi = self.sample_log_pi(generator)
+        return relaxed_bernoulli(log_pi, logistic_noise(features, generator), self.temperature)
 
     def expectation(self, features: Tensor) -> Tensor:
         """E[pi] (num_units,)."""
@@ -80,6 +80,6 @@ def kumaraswamy_log_sample(a: Tensor, b: Tensor, generator: torch.Generator | No
     return (log1mexp(-exponential_noise(b, generator) / b) / a).clamp_max(-info.tiny / info.eps)
 
 
-def relaxed_bernoulli(log_prob: Tensor, temperature: float, generator: torch.Generator | None = None) -> Tensor:
-    """Concrete relaxation sigmoid((logit p + logit u) / temperature) of a Bernoulli given by log p (BB eq. 15)."""
-    return torch.sigmoid((logit_from_log(log_prob) + logistic_noise(log_prob, generator)) / temperature)
+def relaxed_bernoulli(log_prob: Tensor, logistic: Tensor, temperature: float) -> Tensor:
+    """Concrete relaxation sigmoid((logit p + logit u) / temperature) of a Bernoulli, by log p and logit u (eq. 15)."""
+    return torch.sigmoid((logit_from_log(log_prob) + logistic) / temperature)

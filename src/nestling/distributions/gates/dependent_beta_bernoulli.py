@@ -10,7 +10,7 @@ from nestling.arguments import unit_features
 from nestling.distributions.divergences import gaussian_kl
 from nestling.distributions.gates.beta_bernoulli import SOFTPLUS_OF_ONE, BetaBernoulli, relaxed_bernoulli
 from nestling.distributions.gates.gate import Gate
-from nestling.distributions.noise import normal_noise
+from nestling.distributions.noise import logistic_noise, normal_noise
 
 PRIOR_STD = math.sqrt(5)
 """Standard deviation of the prior over beta, as released (the paper's text calls sqrt(10) a variance: erratum E36)."""
@@ -46,7 +46,7 @@ class DependentBetaBernoulli(Gate):
             self.observe(features)
         beta = self.eta + self.kappa() * normal_noise(self.eta, generator)
         log_prob = self.gate.sample_log_pi(generator) + self.dependence(features, beta).log()
-        return relaxed_bernoulli(log_prob, self.gate.temperature, generator)
+        return relaxed_bernoulli(log_prob, logistic_noise(log_prob, generator), self.gate.temperature)
 
     def expectation(self, features: Tensor) -> Tensor:
         """E[pi] phi(x) (batch, num_units), with beta at its mean."""
