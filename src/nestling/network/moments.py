@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+from nestling.distributions.gaussians import Pair, largest, rectified
 from nestling.distributions.noise import normal_noise
 
 Rule = Callable[..., Any]
@@ -39,11 +40,40 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 """Gauss-Hermite for the standard normal distribution: exact for polynomials up to degree 19."""
 
 
-class Moments:
-    """The mean and the variance of each element of a tensor."""
+_PIECE = 2**16
+"""Elements that are worked on at a time, so that all that is made on the way stays in the cache."""
 
-    def __init__(self, mean: Tensor, variance: Tensor) -> None:
-        self.mean_, self.variance = mean, variance
+
+class Moments:
+    """The mean and the variance of each element of a tensor.
+
+    Of ``rectified`` elements those before a ReLU are given: it is applied when somebody asks for what comes after it,
+    since the largest of some elements may as well be found before, which leaves fewer of them.
+    """
+
+    def __init__(self, mean: Tensor, variance: Tensor, *, rectified: bool = False) -> None:
+        self._mean, self._variance, self.rectified = mean, variance, rectified
+
+    @property
+    def mean_(self) -> Tensor:
+        """The mean of each element."""
+        self._settle()
+        return self._mean
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of each element."""
+        self._settle()
+        return self._variance
+
+    def before(self) -> tuple[Tensor, Tensor]:
+        """The mean and the variance of each element before the ReLU of those that are ``rectified``."""
+        return self._mean, self._variance
+
+    def _settle(self) -> None:
+        if self.rectified:
+            self._mean, self._variance = _in_pieces(rectified, self._mean, self._variance)
+            self.rectified = False
 
     @classmethod
     def __torch_function__(
@@ -62,15 +92,15 @@ class Moments:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         """A method of a tensor, or what does not depend on the values."""
         if name in ("shape", "dtype", "device", "ndim", "is_cuda", "layout", "requires_grad"):
-            return getattr(self.mean_, name)
+            return getattr(self._mean, name)
         method = getattr(Tensor, name)  # an AttributeError names what is missing
         if name in ("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "ndimension"):
-            return getattr(self.mean_, name)
+            return getattr(self._mean, name)
         return lambda *args, **kwargs: Moments.__torch_function__(method, (Moments,), (self, *args), kwargs)
 
     def __len__(self) -> int:
         """The length of the first axis."""
-        return len(self.mean_)
+        return len(self._mean)
 
     def __getitem__(self, index: Any) -> "Moments":  # noqa: ANN401
         """Some of the elements."""
@@ -183,11 +213,7 @@ for _function in _POINTWISE:
 
 @_rule(F.relu, torch.relu, Tensor.relu, torch.relu_, Tensor.relu_)
 def _relu(x: Moments, inplace: bool = False) -> Moments:
-    """A Gaussian cut off at zero, in closed form."""
-    above, density, spread = _normal(x.mean_, x.variance)
-    mean = torch.mul(x.mean_, above).addcmul_(spread, density, value=_DENSITY)
-    # E x^2 - (E x)^2 with E x^2 = variance * above + mean * E x
-    return Moments(mean, torch.mul(x.variance, above).addcmul_(x.mean_ - mean, mean).clamp_min_(0))
+    return Moments(x.mean_, x.variance, rectified=True)
 
 
 @_rule(F.linear)
@@ -320,48 +346,32 @@ def _max_pool2d(
 ) -> Any:  # noqa: ANN401
     """The largest of a window: of the columns of each row, then of the rows."""
     (height, width), (down, right) = _two(kernel_size), _two(kernel_size if stride in (None, []) else stride)
-    rows, columns = input.mean_.shape[-2:]
+    rows, columns = input.shape[-2:]
     even = rows >= height and columns >= width and not (ceil_mode or return_indices)
     if not even or _two(padding) != (0, 0) or _two(dilation) != (1, 1):
         arguments = (input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
         return _drawn(F.max_pool2d, arguments, {})
     last_row, last_column = (rows - height) // down * down, (columns - width) // right * right
-    across = _largest([input[..., start : start + last_column + 1 : right] for start in range(width)])
-    return _largest([across[..., start : start + last_row + 1 : down, :] for start in range(height)])
+
+    def pool(mean: Tensor, variance: Tensor) -> Pair:
+        def part(start: int) -> Pair:
+            columns = (..., slice(start, start + last_column + 1, right))
+            return mean[columns], variance[columns]
+
+        across = largest([part(start) for start in range(width)])
+        lines = [(..., slice(start, start + last_row + 1, down), slice(None)) for start in range(height)]
+        return largest([(across[0][line], across[1][line]) for line in lines])
+
+    return Moments(*_in_pieces(pool, *input.before()), rectified=input.rectified)
 
 
-def _largest(parts: list[Moments]) -> Moments:
-    """The largest of several, two at a time."""
-    while len(parts) > 1:
-        odd = parts[len(parts) // 2 * 2 :]
-        parts = [_larger(*pair) for pair in zip(parts[::2], parts[1::2], strict=False)] + odd
-    return parts[0]
-
-
-def _larger(one: Moments, other: Moments) -> Moments:
-    """The larger of two independent Gaussians (Clark 1961): exact mean and variance."""
-    apart = one.mean_ - other.mean_
-    first, density, spread = _normal(apart, one.variance + other.variance)
-    # around the mean of the second, so that nothing large cancels
-    gain = torch.mul(apart, first).addcmul_(spread, density, value=_DENSITY)
-    square = torch.addcmul(other.variance, one.variance - other.variance, first)
-    square.addcmul_(apart, gain).addcmul_(gain, gain, value=-1)
-    return Moments(other.mean_ + gain, square.clamp_min_(0))
-
-
-_DENSITY = 0.5 / math.sqrt(math.pi)
-"""What makes the density of ``_normal`` one."""
-
-
-def _normal(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """That a Gaussian is above zero: its probability; the density at zero but for constants; and root 2 times the std.
-
-    The mean of what is above zero is mean * probability + ``_DENSITY`` * spread * density.
-    """
-    spread = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt_().mul_(math.sqrt(2))
-    ratio = mean / spread
-    density = ratio.square().neg_().exp_()
-    return ratio.erf_().mul_(0.5).add_(0.5), density, spread
+def _in_pieces(function: Callable[..., Pair], mean: Tensor, variance: Tensor) -> Pair:
+    """What a function gives that looks at each example by itself, over a few of them at a time."""
+    if mean.numel() <= _PIECE:
+        return function(mean, variance)
+    number = max(1, _PIECE * len(mean) // mean.numel())
+    pieces = [function(*piece) for piece in zip(torch.split(mean, number), torch.split(variance, number), strict=True)]
+    return torch.cat([own for own, _ in pieces]), torch.cat([own for _, own in pieces])
 
 
 def _two(size: Any) -> tuple[int, int]:  # noqa: ANN401

@@ -40,11 +40,11 @@ def predict(
     such batch with draws of its own. ``seed`` makes the draws reproducible; None takes torch's random state.
 
     ``by`` is ``"draws"``; ``"fast_draws"``, for which layers with ``"local"`` sampling draw one weight for a batch of
-    more than 16, and one number a channel for a smaller one, at about half the time; or ``"moments"``: no weight is
-    drawn, but means and variances go through the network once, each element a Gaussian independent of the others, and
-    100 draws of the outputs are averaged. An operation without a rule for them is named in a warning, and ``samples``
-    draws are made from there on. ``"fast_moments"`` takes what the uncertainty of a convolution's weights adds
-    to the variance as that of inputs which are the same at all positions.
+    more than 16, and one number a channel for a smaller one, evenly, at about half the time; or ``"moments"``: no
+    weight is drawn, but means and variances go through the network once, each element a Gaussian independent of the
+    others, and 100 draws of the outputs are averaged. An operation without a rule for them is named in a warning, and
+    ``samples`` draws are made from there on. ``"fast_moments"`` does it evenly: what the uncertainty of a convolution's
+    weights adds to the variance is that of inputs which are the same at all positions.
     """
     chosen = likelihood_named(likelihood)
     with passes(model, cut, samples, seed, by=by) as run:

@@ -37,12 +37,13 @@ class VariationalLayer(Stochastic, ABC):
     and ``"local"`` for linear layers), ``"shared"`` (one weight for the whole batch) or ``"each"`` (a
     weight for each example). The last two are joint samples over all outputs, as segmentation needs. An input without
     a batch axis counts as one example.
-    While it ``carries``, it gives the moments of its outputs instead of a draw; ``"evenly"``, with what its weight adds
-    to the variance worked out as if inputs were the same at all positions.
+    While it ``carries``, it gives the moments of its outputs instead of a draw. What its weight adds to the variance is
+    worked out ``evenly``, without gradients, as if inputs were the same at all positions, where that is asked for.
     """
 
     bias: nn.Parameter | None
-    carries: bool | Literal["evenly"] = False
+    carries: bool = False
+    evenly: bool = False
 
     def __init__(self, posterior: WeightPosterior, bias: nn.Parameter | None, sampling: Sampling = "local") -> None:
         super().__init__()
@@ -116,7 +117,7 @@ class VariationalLayer(Stochastic, ABC):
 
     def _added_variance(self, seconds: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
         """What the uncertainty of the weight adds to the variance of outputs, for inputs of these second moments."""
-        if self.carries == "evenly":
+        if self.evenly:
             return self.even_variance(seconds, **asked)
         if self.sampling == "channel":
             return self.mean_variance(seconds, self._weight_variance(), **asked)
@@ -147,15 +148,15 @@ def plain_name(name: str) -> str:
 
 @contextmanager
 def sampled_as(module: nn.Module, sampling: Sampling) -> Iterator[None]:
-    """Let layers whose examples draw noise of their own draw as is said inside the block; others stay as they are."""
+    """Let layers whose examples draw noise of their own draw as is said inside the block, evenly; others stay."""
     layers = [own for own in module.modules() if isinstance(own, VariationalLayer) and own.sampling == "local"]
     try:
         for layer in layers:
-            layer.sampling = sampling
+            layer.sampling, layer.evenly = sampling, True
         yield
     finally:
         for layer in layers:
-            layer.sampling = "local"
+            layer.sampling, layer.evenly = "local", False
 
 
 @contextmanager
@@ -164,12 +165,12 @@ def carrying_moments(module: nn.Module, draws: int, *, evenly: bool = False) -> 
     layers = [own for own in module.modules() if isinstance(own, VariationalLayer)]
     try:
         for layer in layers:
-            layer.carries = "evenly" if evenly else True
+            layer.carries, layer.evenly = True, evenly
         with carrying(draws):
             yield
     finally:
         for layer in layers:
-            layer.carries = False
+            layer.carries, layer.evenly = False, False
 
 
 @contextmanager
