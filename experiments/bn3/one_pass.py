@@ -25,14 +25,15 @@ NETWORKS: dict[str, dict[str, Any]] = {
 """What each is trained on, what it is shown that it does not know, and its size."""
 
 
-def run(network: str, seed: int, epochs: int, images: int, folder: Path | None) -> list[dict[str, Any]]:
+def run(network: str, seed: int, epochs: int, images: int, precision: Any, folder: Path | None) -> list[dict[str, Any]]:  # noqa: ANN401
     torch.manual_seed(seed)
     own = NETWORKS[network]
     data = nl.data.load(own["data"], seed=seed)
     strange = nl.data.load(own["strange"], splits=("test",)).normalised_like(data)
     module = nl.models.build(network, width=own.get("width", 1.0)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     nested = nl.nest(module, torch.zeros(2, *nl.models.example_shape(network)), num_blocks=16)
-    nl.train(nested, data, nl.Recipe(epochs=epochs, batch_size=256, seed=seed, cuts=CUTS), out=folder)
+    recipe = nl.Recipe(epochs=epochs, batch_size=256, seed=seed, cuts=CUTS, precision=precision)
+    nl.train(nested, data, recipe, out=folder)
     test, ood = (list(islice(part.batches("test", BATCH), images // BATCH)) for part in (data, strange))
     found = []
     for by in ("draws", "moments", "fast_moments"):
@@ -53,11 +54,12 @@ def main() -> None:
     parser.add_argument("seed", type=int)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--images", type=int, default=10_000, help="of the test set, and as many strange ones")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of training")
     parser.add_argument("--folder", type=Path, help="where to keep the run, or to find it")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    for record in run(asked.network, asked.seed, asked.epochs, asked.images, asked.folder):
+    for record in run(asked.network, asked.seed, asked.epochs, asked.images, asked.precision, asked.folder):
         with asked.out.open("a") as file:
             file.write(json.dumps(record) + "\n")
         print(json.dumps(record))
