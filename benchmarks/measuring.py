@@ -1,5 +1,6 @@
 """What the benchmarks share: functions timed in turns, so that a noisy machine disturbs all alike, and peak memory."""
 
+import ctypes
 import json
 import os
 import platform
@@ -20,6 +21,7 @@ def in_turns(functions: Mapping[str, Callable[[], object]], rounds: int, repeats
     CPU time on one thread, which another process disturbs least; with more threads, which also wait for each other, the
     time on the clock.
     """
+    _keep_freed_memory()
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     for function in functions.values():
         function()
@@ -32,6 +34,14 @@ def in_turns(functions: Mapping[str, Callable[[], object]], rounds: int, repeats
                 function()
             found[name].append((clock() - start) / number)
     return found
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep what is freed, so that a function does not pay for pages that the one before it gave back."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(-3, 32 * 2**20)  # M_MMAP_THRESHOLD: from the heap, up to the most that it allows
+        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: and not back to the system
 
 
 def ratio(times: Times, name: str, to: str) -> dict[str, float]:

@@ -7,6 +7,8 @@ import torch
 from pruning_networks import examples, mlp, small_mlp
 from torch import nn
 
+from nestling.distributions import hierarchical_kl, log_uniform_kl
+from nestling.distributions.gates import gates_of
 from nestling.errors import ArgumentError
 from nestling.pruning.comparison import difference
 from nestling.pruning.regularisers import Regulariser, regularised, regulariser_recipe
@@ -24,9 +26,9 @@ def test_no_noise_in_eval_mode(name):
     assert difference(nested, module, (x,), {}) < 1e-12
 
 
-@pytest.mark.parametrize("name", ["bernoulli", "gaussian", "gaussian_local"])
+@pytest.mark.parametrize("name", ["bernoulli", "gaussian", "gaussian_local", "variational", "vbd"])
 def test_the_variance_of_one_layer(name):
-    """All three have the same mean and variance on a linear layer's output: p / (1 - p) sum (w x)^2."""
+    """All have, or start with, the same mean and variance on a linear layer's output: p / (1 - p) sum (w x)^2."""
     torch.manual_seed(0)
     layer = nn.Linear(5, 2)
     x = torch.randn(5)
@@ -45,7 +47,6 @@ def test_every_one_of_them_trains(name):
     nested = regularised(small_mlp(), torch.zeros(2, 6), name)
     recipe = regulariser_recipe(name, Recipe(epochs=1, batch_size=40, samples=1))
     run = train(nested, (data, data), recipe, quiet=True)
-    assert run.recipe.weight_kl == ("hierarchical" if name == "vbd" else "log_uniform")
     assert (run.log[-1]["kappa"] > 0) == (name in ("concrete", "variational", "vbd"))
 
 
@@ -56,9 +57,16 @@ def test_a_name_that_is_none():
 
 @pytest.mark.parametrize("name", ["concrete", "variational", "vbd"])
 def test_a_learned_noise_has_the_learning_rate_of_gates(name):
-    """One number for many weights needs larger steps than they do."""
     nested = regularised(small_mlp(), torch.zeros(2, 6), name)
     optimiser = make_optimiser(nested, Recipe(lr=1e-3, order_lr=0.5), 10)
     fast = [own for group in optimiser.param_groups if group["lr"] == 0.5 for own in group["params"]]
-    assert {id(own) for own in fast} == {id(own) for own in nested.parameters() if own.ndim == 0}
-    assert len(fast) == len(layer_sites(small_mlp()))
+    gates = gates_of(nested).values()
+    assert {id(own) for own in fast} == {id(own) for gate in gates for own in gate.parameters()}
+    assert len(gates) == len(layer_sites(small_mlp()))
+
+
+@pytest.mark.parametrize(("name", "divergence"), [("variational", log_uniform_kl), ("vbd", hierarchical_kl)])
+def test_the_two_learned_gaussians_differ_in_their_divergence(name, divergence):
+    nested = regularised(nn.Sequential(nn.Linear(5, 2)), torch.zeros(2, 5), name, input_drop_prob=0.4)
+    (gate,) = gates_of(nested).values()
+    torch.testing.assert_close(gate.kl(), 5 * divergence(torch.tensor(0.4 / 0.6).log()))

@@ -15,7 +15,7 @@ from nestling.training.schedules import largest_lr
 def make_optimiser(nested: Nested, recipe: Recipe, num_steps: int) -> torch.optim.Optimizer:
     """Weights with decay, parameters without, and those with a learning rate of their own.
 
-    These are orders, gates, log sigma^2, and a log alpha that all weights of a layer share.
+    These are orders, gates and log sigma^2.
     """
     decayed, plain, orders = _parameters(nested)
     lr = largest_lr(recipe, num_steps)
@@ -88,8 +88,7 @@ def _parameters(nested: Nested) -> tuple[list[nn.Parameter], list[nn.Parameter],
     for name, parameter in nested.named_parameters():
         if not parameter.requires_grad:
             continue
-        is_shared = name.endswith(".posterior.log_alpha") and parameter.ndim == 0
-        if id(parameter) in own or is_shared or name.endswith(".posterior.log_sigma2"):
+        if id(parameter) in own or name.endswith(".posterior.log_sigma2"):
             orders.append(parameter)
         elif parameter.ndim > 1 and ".posterior." not in name:
             decayed.append(parameter)

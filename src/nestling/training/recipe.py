@@ -32,7 +32,7 @@ class Recipe:
     lr: float | Literal["auto"] = "auto"
     """Largest learning rate of the weights; auto is 0.003, and more, up to 0.01, for runs of fewer than 5,000 steps."""
     order_lr: float = 1e-2
-    """Largest learning rate of the orders' logits, of gates and log sigma^2, and of a log alpha that a layer shares."""
+    """Largest learning rate of the orders' logits, of gates and of log sigma^2."""
     momentum: float = 0.9
     """Momentum of sgd."""
     weight_decay: float = 0.0
