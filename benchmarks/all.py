@@ -15,7 +15,7 @@ from typing import Any
 from measuring import machine
 
 HERE = Path(__file__).parent
-NOT_BENCHMARKS = {"all.py", "measuring.py"}
+NOT_BENCHMARKS = {"all.py", "measuring.py", "peers.py"}
 WITH_DATA = {"strategies.py"}
 
 
