@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 State = tuple[int, tuple[tuple[int, int], ...]]
@@ -21,6 +23,12 @@ class _Steps:
 register_optimizer_step_post_hook(_Steps.count)
 
 
-def write_state(tensors: Iterable[Tensor]) -> State:
-    """Something that is another after a write to one of the tensors, unless it went through ``.data``."""
-    return _Steps.number, tuple((own.data_ptr(), own._version) for own in tensors)
+def write_state(tensors: Iterable[Tensor]) -> State | None:
+    """Something that is another after a write to one of the tensors, unless it went through ``.data``.
+
+    None where nothing is noted of them: while code is compiled, in inference mode, and for tensors of ``torch.func``.
+    """
+    given = tuple(tensors)
+    if torch.compiler.is_compiling() or any(own.is_inference() or is_functorch_wrapped_tensor(own) for own in given):
+        return None
+    return _Steps.number, tuple((own.data_ptr(), own._version) for own in given)

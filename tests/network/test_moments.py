@@ -135,7 +135,9 @@ def test_a_rectified_value_has_its_shape_before_it_is_worked_out_and_its_element
     assert found.rectified
     torch.testing.assert_close((found + 1).mean_, F.relu(x).mean_ + 1)
     assert not found.rectified
-    torch.testing.assert_close(F.relu(found).mean_, F.relu(F.relu(x)).mean_)
+    assert F.relu(found) is found  # nothing is left to cut off
+    pooled = F.relu(F.max_pool2d(F.relu(moments(1, 1, 4, 4)), 2))
+    torch.testing.assert_close(pooled.mean_, F.max_pool2d(F.relu(moments(1, 1, 4, 4)), 2).mean_)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
@@ -143,7 +145,7 @@ def test_pieces_give_what_the_whole_gives(layout, monkeypatch):
     x = moments(7, 4, 6, 6)
     x = Moments(*(own.to(memory_format=layout) for own in x.before()))
     whole = F.max_pool2d(F.relu(x), 2), F.relu(x)
-    monkeypatch.setattr("nestling.network.moments._PIECE", 300)  # two examples at a time, and one at the end
+    monkeypatch.setattr("nestling.network.moments.moments._PIECE", 300)  # two examples at a time, and one at the end
     pieces = F.max_pool2d(F.relu(x), 2), F.relu(x)
     for one, other in zip(whole, pieces, strict=True):
         torch.testing.assert_close(one.mean_, other.mean_, rtol=0, atol=0)
@@ -208,6 +210,57 @@ def with_noise(module, x, log_alpha=-2.0, **options):
     return nested
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [nn.AvgPool1d(2), nn.AvgPool2d(2), nn.AvgPool2d((2, 3), stride=1, padding=(0, 1)), nn.AvgPool3d([2, 1, 2])],
+    ids=str,
+)
+def test_averaging_layers_are_exact(layer):
+    rank = int(type(layer).__name__[-2])
+    x = moments(2, 3, *[6] * rank)
+    found = layer(x)
+    taps = layer(torch.eye(6**rank, dtype=F64).view(-1, 1, *[6] * rank)).flatten(1).T  # (windows, elements)
+    torch.testing.assert_close(found.mean_, layer(x.mean_))
+    torch.testing.assert_close(found.variance.flatten(2), x.variance.flatten(2) @ taps.square().T)
+
+
+def test_averages_of_uneven_windows_are_drawn():
+    with carrying(3), pytest.warns(UserWarning, match="avg_pool2d has no rule"):
+        found = nn.AvgPool2d(2, padding=1, count_include_pad=False)(moments(2, 3, 6, 6))
+    assert found.shape == (6, 3, 4, 4)
+
+
+WRITES = [
+    (lambda x: F.relu(x, inplace=True), F.relu),
+    (lambda x: x.relu_(), F.relu),
+    (lambda x: x.add_(3.0), lambda x: x + 3.0),
+    (lambda x: x.__imul__(2.0), lambda x: x * 2.0),
+]
+
+
+@pytest.mark.parametrize(("write", "otherwise"), WRITES)
+def test_what_is_written_in_place_is_written(write, otherwise):
+    x = moments(2, 3)
+    assert write(x) is x
+    torch.testing.assert_close(x.mean_, otherwise(moments(2, 3)).mean_)
+    torch.testing.assert_close(x.variance, otherwise(moments(2, 3)).variance)
+
+
+def test_operators_without_a_rule_are_drawn_and_known_tensors_go_along():
+    x, known = moments(4, 3), normal(4, 3, seed=5)
+    for apply in (lambda own: own**2, lambda own: 1 / own, lambda own: own > 0, lambda own: torch.maximum(known, own)):
+        with carrying(5) as now, pytest.warns(UserWarning, match="5 draws"):
+            assert apply(x).shape == (20, 3)
+        assert now.drawn
+    torch.testing.assert_close(x.T.variance, x.variance.T)
+    torch.testing.assert_close((2 - x).mean_, 2 - x.mean_)
+    assert not x.is_nested
+
+
+def test_draws_of_rectified_elements_are_never_below_zero():
+    assert F.relu(moments(50, 3)).draws(4).min() == 0
+
+
 def test_an_operation_without_a_rule_is_named_and_drawn():
     x = torch.randn(5, 6)
     nested = with_noise(Mixed(), x)
@@ -246,6 +299,66 @@ def test_one_pass_is_close_to_many_draws_at_any_cut(name, cut):
     assert ((found.probs - drawn.probs).abs() < 0.02 + spread).all()
     assert 0.6 < float(found.samples.std(0).mean() / spread.mean()) < 1.5
     assert not any(part.carries or part.evenly for part in nested.modules() if isinstance(part, VariationalLayer))
+
+
+class Positions(nn.Module):
+    """Gives a row for each position of each example, with a norm on the way if it is asked for."""
+
+    def __init__(self, norm=False):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.norm = nn.LayerNorm(8) if norm else nn.Identity()
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x))).flatten(0, 1)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.filterwarnings("ignore:layer_norm has no rule")
+def test_outputs_whose_first_axis_is_not_the_batch(norm):
+    x = torch.randn(4, 5, 6)
+    nested = with_noise(Positions(norm), x)
+    found = nl.predict(nested, x, samples=50, by="moments", seed=0)
+    drawn = nl.predict(nested, x, samples=400, seed=1)
+    assert found.probs.shape == (20, 3)
+    assert (found.probs - drawn.probs).abs().max() < 0.05
+
+
+class Added(nn.Module):
+    """A norm, without a rule, beside what goes around it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(6, 6), nn.LayerNorm(6)
+
+    def forward(self, x):
+        return x + self.norm(self.linear(x))
+
+
+def test_draws_that_do_not_go_together_with_what_comes_after_start_over():
+    x = torch.randn(4, 6)
+    with pytest.warns(UserWarning, match="layer_norm has no rule"):
+        found = nl.predict(with_noise(Added(), x), x, samples=7, by="moments", keep_samples=True)
+    assert found.samples.shape == (7, 4, 6)
+
+
+def test_one_sample_is_carried_as_any_number_is():
+    x = torch.randn(4, 6)
+    nested = with_noise(NETWORKS["mlp"][0](), x)
+    assert nl.predict(nested, x, samples=1, by="moments", keep_samples=True).samples.shape[0] == 100
+    assert nl.predict(nested, x, samples=1, keep_samples=True).samples.shape[0] == 1
+
+
+def test_a_view_right_after_a_layer():
+    """A variance that all positions share has no place in memory for each."""
+
+    class Viewed(nn.Sequential):
+        def forward(self, x):
+            return self[1](self[0](x).view(len(x), -1))
+
+    x = torch.randn(3, 2, 6, 6)
+    nested = with_noise(Viewed(nn.Conv2d(2, 4, 3), nn.Linear(64, 3)), x)
+    assert nl.predict(nested, x, by="fast_moments").probs.shape == (3, 3)
 
 
 def test_evaluate_and_calibrate_take_it_too():

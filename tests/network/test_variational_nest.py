@@ -628,3 +628,18 @@ def test_extraction_with_uncertainty_keeps_the_layers_that_draw(name):
     draws = torch.stack([small(x).detach() for _ in range(3)])
     assert not torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[1], draws[2])
+
+
+def test_a_stack_of_networks_draws_under_vmap():
+    """Nothing that follows from the parameters is kept for tensors that torch.func has wrapped."""
+    nested = nest(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.zeros(2, 4), num_blocks=2).eval()
+    stacked = {name: torch.stack([own, 2 * own]) for name, own in nested.named_parameters()}
+    x = torch.randn(3, 4)
+
+    def call(parameters):
+        return torch.func.functional_call(nested, parameters, (x,))
+
+    with torch.no_grad(), nested.drawing():
+        found = torch.func.vmap(call, randomness="different")(stacked)
+    assert found.shape == (2, 3, 2)
+    assert not torch.equal(found[0], found[1])

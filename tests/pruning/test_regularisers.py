@@ -65,6 +65,15 @@ def test_a_learned_noise_has_the_learning_rate_of_gates(name):
     assert len(gates) == len(layer_sites(small_mlp()))
 
 
+@pytest.mark.parametrize("name", ["variational", "vbd"])
+def test_no_unit_is_dropped_for_its_noise(name):
+    module, x = mlp()
+    nested = regularised(module, x, name)
+    for gate in gates_of(nested).values():
+        gate.posterior.log_sigma2.data.fill_(5.0)  # past the threshold of pruning
+    assert difference(nested, module, (x,), {}) < 1e-12
+
+
 @pytest.mark.parametrize(("name", "divergence"), [("variational", log_uniform_kl), ("vbd", hierarchical_kl)])
 def test_the_two_learned_gaussians_differ_in_their_divergence(name, divergence):
     nested = regularised(nn.Sequential(nn.Linear(5, 2)), torch.zeros(2, 5), name, input_drop_prob=0.4)

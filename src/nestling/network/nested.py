@@ -286,8 +286,9 @@ class _Block:
         tensors, statistics = nested.tensors(), nested.statistics.get(self.cut)
         watched = [*tensors.values(), *nested.quantised.parameters(), *nested.private.parameters()]
         watched += nested._orders.parameters() if nested.rescale else ()
-        seen = nested.rescale, write_state(watched)
-        if seen != self._seen or statistics is not self._statistics:
+        state = write_state(watched)
+        seen = nested.rescale, state
+        if state is None or seen != self._seen or statistics is not self._statistics:
             smaller = nested.tensors_at(self.cut)
             own = {name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter)}
             self._smaller = {name: t.contiguous() if name in own else t for name, t in smaller.items()}

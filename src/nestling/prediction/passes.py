@@ -50,19 +50,22 @@ def passes(
         drawing(model) if draws else nullcontext(),
     ):
         if not isinstance(model, Nested):
-            yield Passes(model, samples if draws else 1, None, seed, by)
+            yield Passes(model, samples if draws else 0, None, seed, by)
             return
         model.forget()
         with model.at(model.cut if cut is None else cut):
-            yield Passes(model, samples if draws else 1, model.cut, seed, by)
+            yield Passes(model, samples if draws else 0, model.cut, seed, by)
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Calls a network ``num_passes`` times on the same inputs; ``cut`` is where it runs, None for a plain network."""
+    """Calls a network on the same inputs with ``num_draws`` draws, or once if there is nothing to draw.
+
+    ``cut`` is where it runs, None for a plain network.
+    """
 
     model: nn.Module
-    num_passes: int
+    num_draws: int
     cut: Cut | None
     seed: int | None
     by: By = "draws"
@@ -77,10 +80,12 @@ class Passes:
             device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
             reseed(device, Purpose.PREDICTION, self.seed, int(foreign), number)
         size = _batch_size(args, kwargs)
-        if self.num_passes == 1:
+        if self.num_draws == 0:
             return _checked(self.model(*args, **kwargs), number).unsqueeze(0)
         if self.by.endswith("moments") and draws_by_layers(self.model):
-            return self._carried(args, kwargs, size, number)
+            outputs = self._carried(args, kwargs, size, number)
+            if outputs is not None:
+                return outputs
         small = size <= FOLDED_UP_TO
         faster: Sampling = "channel" if small else "shared"
         with sampled_as(self.model, faster) if self.by.startswith("fast") else nullcontext():
@@ -88,20 +93,30 @@ class Passes:
                 return self._folded(args, kwargs, size, number)
             return self._one_by_one(args, kwargs, number)
 
-    def _carried(self, args: tuple[Any, ...], kwargs: dict[str, Any], size: int, number: int) -> Tensor:
-        """Draws of the outputs alone, whose means and variances one pass gives."""
-        with carrying_moments(self.model, self.num_passes, evenly=self.by == "fast_moments"):
-            output = self.model(*args, **kwargs)
+    def _carried(self, args: tuple[Any, ...], kwargs: dict[str, Any], size: int, number: int) -> Tensor | None:
+        """Draws of the outputs alone, whose means and variances one pass gives.
+
+        None if operations had to be given draws that do not go together with what comes after.
+        """
+        with carrying_moments(self.model, self.num_draws, evenly=self.by == "fast_moments") as now:
+            try:
+                output = self.model(*args, **kwargs)
+            except RuntimeError:
+                if not now.drawn:
+                    raise
+                return None
+        copies = now.number if now.drawn and len(output) != size else 1
         if isinstance(output, Moments):
-            output = output.draws(max(1, OUTPUT_DRAWS * size // max(len(output), 1)))
+            more = max(1, OUTPUT_DRAWS // copies)
+            output, copies = output.draws(more), more * copies
         checked = _checked(output, number)
-        return checked.reshape(len(checked) // size if size else 1, size, *checked.shape[1:])
+        return checked.reshape(copies, len(checked) // copies, *checked.shape[1:])
 
     def _one_by_one(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int) -> Tensor:
         """A pass a draw; where some layers have nothing to draw, those before the first that has run once."""
         memo = Reuse() if _has_plain_layers(self.model) else nullcontext()
         outputs = []
-        for _ in range(self.num_passes):
+        for _ in range(self.num_draws):
             with memo:
                 outputs.append(_checked(self.model(*args, **kwargs), number))
         return torch.stack(outputs)
@@ -109,8 +124,8 @@ class Passes:
     def _folded(self, args: tuple[Any, ...], kwargs: dict[str, Any], size: int, number: int) -> Tensor:
         """Several draws in one pass, over as many copies of the batch."""
         outputs: list[Tensor] = []
-        while len(outputs) < self.num_passes:
-            times = min(self.num_passes - len(outputs), max(1, FOLDED_BATCH // max(size, 1)))
+        while len(outputs) < self.num_draws:
+            times = min(self.num_draws - len(outputs), max(1, FOLDED_BATCH // max(size, 1)))
             more_args, more_kwargs = _repeated((args, kwargs), size, times)
             output = self.model(*more_args, **more_kwargs)
             if isinstance(output, Tensor) and (output.ndim == 0 or output.shape[0] != size * times):

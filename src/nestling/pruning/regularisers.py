@@ -46,7 +46,8 @@ def regularised(
     sites = layer_sites(module)
     rates = [drop_prob if number else input_drop_prob for number in range(len(sites))]
     gates = [_gate(name, site.size, rate) for site, rate in zip(sites, rates, strict=True)]
-    return gated(module, example, Gates(sites, gates, None))
+    threshold = math.inf if name in ("variational", "vbd") else None  # on log alpha: no unit is dropped for its noise
+    return gated(module, example, Gates(sites, gates, threshold))
 
 
 def regulariser_recipe(name: Regulariser, recipe: Recipe) -> Recipe:

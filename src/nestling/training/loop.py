@@ -241,7 +241,7 @@ class Loop:
         epoch = state.epoch + 1
         names = ("nll", "quality", "quality_error")
         nll, quality, error = (sum(getattr(own, n) for own in scores.values()) / len(scores) for n in names)
-        if state.best_score is None or quality >= state.best_score:
+        if state.best_score is None or quality > state.best_score:
             state.best_score, state.best_epoch = quality, epoch
         kept = self.recipe.keep == "last" or quality + error >= state.best_score
         if kept:

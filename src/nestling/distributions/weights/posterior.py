@@ -77,9 +77,9 @@ class WeightPosterior(nn.Module, ABC):
         beside the parameters: the last is kept.
         """
         mean, scale = self.mean, self.scale
-        if torch.compiler.is_compiling() or mean.is_inference() or scale.is_inference():  # which nothing is noted of
-            return work_out()
         state, known = write_state((mean, scale)), self._known.get(name)
+        if state is None:
+            return work_out()
         if known is None or known[0] is not mean or known[1] is not scale or known[2:4] != (state, of):
             known = self._known[name] = mean, scale, state, of, work_out()
         return known[4]

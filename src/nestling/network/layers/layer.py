@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.weights import WeightPosterior
 from nestling.errors import ArgumentError
-from nestling.network.moments import Moments, carrying
+from nestling.network.moments import Carrying, Moments, carrying
 
 Sampling = Literal["local", "channel", "shared", "each"]
 SAMPLINGS: tuple[Sampling, ...] = ("local", "channel", "shared", "each")
@@ -160,14 +160,14 @@ def sampled_as(module: nn.Module, sampling: Sampling) -> Iterator[None]:
 
 
 @contextmanager
-def carrying_moments(module: nn.Module, draws: int, *, evenly: bool = False) -> Iterator[None]:
+def carrying_moments(module: nn.Module, draws: int, *, evenly: bool = False) -> Iterator[Carrying]:
     """Let variational layers give moments inside the block; an operation that can't take them gets so many draws."""
     layers = [own for own in module.modules() if isinstance(own, VariationalLayer)]
     try:
         for layer in layers:
             layer.carries, layer.evenly = True, evenly
-        with carrying(draws):
-            yield
+        with carrying(draws) as now:
+            yield now
     finally:
         for layer in layers:
             layer.carries, layer.evenly = False, False

@@ -1,0 +1,198 @@
+"""The mean and the variance of each element of a tensor, which the code of a network takes for one."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from nestling.distributions.gaussians import Pair, rectified
+from nestling.distributions.noise import normal_noise
+
+Rule = Callable[..., Any]
+_F = TypeVar("_F", bound=Rule)
+RULES: dict[Any, Rule] = {}
+"""What becomes of moments, by the operation."""
+_PIECE = 2**16
+"""Elements that are worked on at a time, so that all that is made on the way stays in the cache."""
+_ASKED = ("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "ndimension")
+"""Methods of a tensor that do not depend on its values."""
+_TURNED = ("T", "mT", "H", "mH")
+"""Attributes of a tensor that have its elements in another order."""
+_SAME = "pow rpow rtruediv rsub floordiv mod matmul rmatmul abs gt ge lt le".split()
+_OPERATORS: dict[str, Any] = {f"__{name}__": getattr(Tensor, f"__{name}__") for name in _SAME} | {
+    "__add__": Tensor.add,
+    "__radd__": Tensor.add,
+    "__iadd__": Tensor.add_,
+    "__neg__": Tensor.neg,
+    "__sub__": Tensor.sub,
+    "__isub__": Tensor.sub_,
+    "__truediv__": Tensor.div,
+    "__itruediv__": Tensor.div_,
+    "__mul__": Tensor.mul,
+    "__rmul__": Tensor.mul,
+    "__imul__": Tensor.mul_,
+}
+"""What an operator is another name of."""
+
+
+class Moments:
+    """The mean and the variance of each element of a tensor.
+
+    Of ``rectified`` elements those before a ReLU are given: it is applied when somebody asks for what comes after it,
+    since the largest of some elements may as well be found before, which leaves fewer of them. ``positive`` ones have
+    been through a ReLU.
+    """
+
+    def __init__(self, mean: Tensor, variance: Tensor, *, rectified: bool = False) -> None:
+        self._mean, self._variance, self.rectified, self.positive = mean, variance, rectified, rectified
+
+    @property
+    def mean_(self) -> Tensor:
+        """The mean of each element."""
+        self._settle()
+        return self._mean
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of each element."""
+        self._settle()
+        return self._variance
+
+    def before(self) -> Pair:
+        """The mean and the variance of each element before the ReLU of those that are ``rectified``."""
+        return self._mean, self._variance
+
+    def draws(self, number: int) -> Tensor:
+        """Draws of all elements (number * batch, ...), one copy of the batch after the other."""
+        copies = (number, *[1] * (self._mean.ndim - 1))
+        mean, std = self._mean.repeat(copies), self._variance.clamp_min(0).sqrt().repeat(copies)
+        drawn = torch.addcmul(mean, std, normal_noise(mean))
+        return drawn.relu_() if self.rectified else drawn
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,  # noqa: ANN401
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Apply the rule of an operation, or draw."""
+        named = dict(kwargs or {})
+        result = RULES[func](*args, **named) if func in RULES else drawn(func, args, named)
+        if isinstance(result, Moments) and isinstance(args[0], Moments) and _is_in_place(func, named):
+            args[0]._become(result)
+            return args[0]
+        return result
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        """A method of a tensor, or what does not depend on the values."""
+        method = getattr(Tensor, name)  # an AttributeError names what is missing
+        if name in _TURNED:
+            return Moments(getattr(self.mean_, name), getattr(self.variance, name))
+        if name in _ASKED or not callable(method):
+            return getattr(self._mean, name)
+        return lambda *args, **kwargs: Moments.__torch_function__(method, (Moments,), (self, *args), kwargs)
+
+    def __len__(self) -> int:
+        """The length of the first axis."""
+        return len(self._mean)
+
+    def __getitem__(self, index: Any) -> "Moments":  # noqa: ANN401
+        """Some of the elements."""
+        return Moments(self.mean_[index], self.variance[index])
+
+    def _settle(self) -> None:
+        if self.rectified:
+            self._mean, self._variance = in_pieces(rectified, self._mean, self._variance)
+            self.rectified = False
+
+    def _become(self, other: "Moments") -> None:
+        self._mean, self._variance = other.before()
+        self.rectified, self.positive = other.rectified, other.positive
+
+
+def _operator(function: Any) -> Callable[..., Any]:  # noqa: ANN401
+    return lambda own, *args: Moments.__torch_function__(function, (Moments,), (own, *args))
+
+
+for _name, _function in _OPERATORS.items():
+    setattr(Moments, _name, _operator(_function))
+
+
+@dataclass
+class Carrying:
+    """How many draws an operation without a rule gets, and whether one did."""
+
+    number: int
+    drawn: bool = False
+
+
+_carrying: ContextVar[Carrying | None] = ContextVar("carrying", default=None)
+
+
+@contextmanager
+def carrying(draws: int) -> Iterator[Carrying]:
+    """Inside the block an operation without a rule continues with so many draws."""
+    token = _carrying.set(Carrying(draws))
+    try:
+        yield carried()
+    finally:
+        _carrying.reset(token)
+
+
+def carried() -> Carrying:
+    """What is said of draws where one is now."""
+    return _carrying.get() or Carrying(1)
+
+
+def drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    """What an operation gives for draws of what it is given, and for as many copies of what goes along with it."""
+    now = carried()
+    now.drawn = True
+    name = getattr(func, "__name__", str(func))
+    message = f"{name} has no rule for means and variances: from there on {now.number} draws are made."
+    warnings.warn(message, stacklevel=4)
+    is_leaf: Any = lambda value: isinstance(value, Moments)  # noqa: E731
+    leaves = pytree.tree_leaves((args, kwargs), is_leaf=is_leaf)
+    batches = {(own.ndim, len(own)) for own in leaves if isinstance(own, Moments)}
+
+    def draw(value: Any) -> Any:  # noqa: ANN401
+        if isinstance(value, Moments):
+            return value.draws(now.number)
+        if isinstance(value, Tensor) and value.ndim and (value.ndim, len(value)) in batches:
+            return value.repeat(now.number, *[1] * (value.ndim - 1))
+        return value
+
+    given, named = pytree.tree_map(draw, (args, kwargs), is_leaf=is_leaf)
+    return func(*given, **named)
+
+
+def rule(*functions: Any) -> Callable[[_F], _F]:  # noqa: ANN401
+    """Make a function the rule of some operations."""
+
+    def register(own: _F) -> _F:
+        RULES.update(dict.fromkeys(functions, own))
+        return own
+
+    return register
+
+
+def in_pieces(function: Callable[..., Pair], mean: Tensor, variance: Tensor) -> Pair:
+    """What a function gives that looks at each example by itself, over a few of them at a time."""
+    if mean.numel() <= _PIECE:
+        return function(mean, variance)
+    number = max(1, _PIECE * len(mean) // mean.numel())
+    pieces = [function(*piece) for piece in zip(torch.split(mean, number), torch.split(variance, number), strict=True)]
+    return torch.cat([own for own, _ in pieces]), torch.cat([own for _, own in pieces])
+
+
+def _is_in_place(func: Any, kwargs: Mapping[str, Any]) -> bool:  # noqa: ANN401
+    name = getattr(func, "__name__", "")
+    return bool(kwargs.get("inplace")) or (name.endswith("_") and not name.endswith("__"))

@@ -1,0 +1,91 @@
+"""The rules of pooling: averages, and the largest of a window."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nestling.distributions.gaussians import Pair, largest
+from nestling.network.moments.moments import RULES, Moments, Rule, drawn, in_pieces, rule
+
+
+def _averaging(function: Any, rank: int) -> Rule:  # noqa: ANN401
+    """An average over windows, each of the same number of elements."""
+
+    def of(
+        input: Moments,
+        kernel_size: Any,  # noqa: ANN401
+        stride: Any = None,  # noqa: ANN401
+        padding: Any = 0,  # noqa: ANN401
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:  # noqa: ANN401
+        options = {"stride": stride, "padding": padding, "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
+        padded = any(padding) if isinstance(padding, Sequence) else bool(padding)
+        if ceil_mode or divisor_override is not None or (padded and not count_include_pad):
+            more = {} if divisor_override is None else {"divisor_override": divisor_override}
+            return drawn(function, (input, kernel_size), options | more)
+        sizes = list(kernel_size) if isinstance(kernel_size, Sequence) else [kernel_size]
+        number = math.prod(sizes * (rank if len(sizes) == 1 else 1))
+        mean, variance = (function(own, kernel_size, **options) for own in (input.mean_, input.variance))
+        return Moments(mean, variance / number)
+
+    return of
+
+
+@rule(F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
+def _adaptive_average(input: Moments, output_size: Any) -> Any:  # noqa: ANN401
+    rank = input.ndim - 2
+    function = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}[rank]
+    sizes = output_size if isinstance(output_size, Sequence) else [output_size] * rank
+    spaces = input.mean_.shape[2:]
+    wanted = [own if size is None else size for own, size in zip(spaces, sizes, strict=True)]
+    if any(own % size for own, size in zip(spaces, wanted, strict=True)):
+        return drawn(function, (input, output_size), {})
+    number = math.prod(spaces) / math.prod(wanted)
+    return Moments(function(input.mean_, output_size), function(input.variance, output_size) / number)
+
+
+for _rank, _function in ((1, F.avg_pool1d), (2, F.avg_pool2d), (3, F.avg_pool3d)):
+    RULES[_function] = _averaging(_function, _rank)
+
+
+@rule(F.max_pool2d, torch.max_pool2d)
+def _max_pool2d(
+    input: Moments,
+    kernel_size: Any,  # noqa: ANN401
+    stride: Any = None,  # noqa: ANN401
+    padding: Any = 0,  # noqa: ANN401
+    dilation: Any = 1,  # noqa: ANN401
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:  # noqa: ANN401
+    """The largest of a window: of the columns of each row, then of the rows."""
+    (height, width), (down, right) = _two(kernel_size), _two(kernel_size if stride in (None, []) else stride)
+    rows, columns = input.shape[-2:]
+    even = rows >= height and columns >= width and not (ceil_mode or return_indices)
+    if not even or _two(padding) != (0, 0) or _two(dilation) != (1, 1):
+        arguments = (input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+        return drawn(F.max_pool2d, arguments, {})
+    last_row, last_column = (rows - height) // down * down, (columns - width) // right * right
+
+    def pool(mean: Tensor, variance: Tensor) -> Pair:
+        def part(start: int) -> Pair:
+            columns = (..., slice(start, start + last_column + 1, right))
+            return mean[columns], variance[columns]
+
+        across = largest([part(start) for start in range(width)])
+        lines = [(..., slice(start, start + last_row + 1, down), slice(None)) for start in range(height)]
+        return largest([(across[0][line], across[1][line]) for line in lines])
+
+    return Moments(*in_pieces(pool, *input.before()), rectified=input.rectified)
+
+
+def _two(size: Any) -> tuple[int, int]:  # noqa: ANN401
+    if isinstance(size, Sequence):
+        return (int(size[0]), int(size[-1]))
+    return (int(size), int(size))
