@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import nestling as nl
 from nestling.network.layers import VariationalLayer, carrying_moments
-from nestling.network.moments import Moments, carrying
+from nestling.network.moments import Carrying, Moments, carrying
 
 F64 = torch.float64
 
@@ -225,7 +225,7 @@ def test_averaging_layers_are_exact(layer):
 
 
 def test_averages_of_uneven_windows_are_drawn():
-    with carrying(3), pytest.warns(UserWarning, match="avg_pool2d has no rule"):
+    with carrying(Carrying(3)), pytest.warns(UserWarning, match="avg_pool2d has no rule"):
         found = nn.AvgPool2d(2, padding=1, count_include_pad=False)(moments(2, 3, 6, 6))
     assert found.shape == (6, 3, 4, 4)
 
@@ -249,7 +249,7 @@ def test_what_is_written_in_place_is_written(write, otherwise):
 def test_operators_without_a_rule_are_drawn_and_known_tensors_go_along():
     x, known = moments(4, 3), normal(4, 3, seed=5)
     for apply in (lambda own: own**2, lambda own: 1 / own, lambda own: own > 0, lambda own: torch.maximum(known, own)):
-        with carrying(5) as now, pytest.warns(UserWarning, match="5 draws"):
+        with carrying(Carrying(5)) as now, pytest.warns(UserWarning, match="5 draws"):
             assert apply(x).shape == (20, 3)
         assert now.drawn
     torch.testing.assert_close(x.T.variance, x.variance.T)
@@ -342,6 +342,16 @@ def test_draws_that_do_not_go_together_with_what_comes_after_start_over():
     assert found.samples.shape == (7, 4, 6)
 
 
+@pytest.mark.filterwarnings("ignore:layer_norm has no rule")
+def test_a_second_operation_without_a_rule_draws_no_draws_of_draws():
+    x = torch.randn(4, 6)
+    layers = nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 3)
+    nested = with_noise(nn.Sequential(*layers), x)
+    found = nl.predict(nested, x, samples=20, by="moments", keep_samples=True, seed=0)
+    assert found.samples.shape == (100, 4, 3)
+    assert (found.probs - nl.predict(nested, x, samples=1000, seed=1).probs).abs().max() < 0.05
+
+
 def test_one_sample_is_carried_as_any_number_is():
     x = torch.randn(4, 6)
     nested = with_noise(NETWORKS["mlp"][0](), x)
@@ -395,7 +405,7 @@ def test_what_is_no_method_of_a_tensor_is_named():
 
 def test_the_block_ends_after_an_error():
     nested = with_noise(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(2, 4))
-    with pytest.raises(RuntimeError, match="stop"), carrying_moments(nested, 3), carrying(5):
+    with pytest.raises(RuntimeError, match="stop"), carrying_moments(nested, 3, 2), carrying(Carrying(5)):
         raise RuntimeError("stop")
     assert not any(part.carries or part.evenly for part in nested.modules() if isinstance(part, VariationalLayer))
     assert math.isfinite(float(nested(torch.randn(2, 4)).sum().detach()))

@@ -98,7 +98,7 @@ class Passes:
 
         None if operations had to be given draws that do not go together with what comes after.
         """
-        with carrying_moments(self.model, self.num_draws, evenly=self.by == "fast_moments") as now:
+        with carrying_moments(self.model, self.num_draws, size, evenly=self.by == "fast_moments") as now:
             try:
                 output = self.model(*args, **kwargs)
             except RuntimeError:

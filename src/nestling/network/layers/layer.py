@@ -160,13 +160,16 @@ def sampled_as(module: nn.Module, sampling: Sampling) -> Iterator[None]:
 
 
 @contextmanager
-def carrying_moments(module: nn.Module, draws: int, *, evenly: bool = False) -> Iterator[Carrying]:
-    """Let variational layers give moments inside the block; an operation that can't take them gets so many draws."""
+def carrying_moments(module: nn.Module, draws: int, size: int, *, evenly: bool = False) -> Iterator[Carrying]:
+    """Let variational layers give moments inside the block, for a batch of a size.
+
+    An operation that can't take them gets so many draws.
+    """
     layers = [own for own in module.modules() if isinstance(own, VariationalLayer)]
     try:
         for layer in layers:
             layer.carries, layer.evenly = True, evenly
-        with carrying(draws) as now:
+        with carrying(Carrying(draws, size)) as now:
             yield now
     finally:
         for layer in layers:

@@ -128,46 +128,51 @@ for _name, _function in _OPERATORS.items():
 
 @dataclass
 class Carrying:
-    """How many draws an operation without a rule gets, and whether one did."""
+    """How a pass over a batch of a size is made: the draws of an operation without a rule, and if it came to that."""
 
     number: int
+    size: int = 1
     drawn: bool = False
+
+    def copies_of(self, value: Moments) -> int:
+        """How many draws of a value make as many as there are of others: one of what depends on draws already."""
+        return 1 if self.drawn and len(value) % (self.number * self.size) == 0 else self.number
 
 
 _carrying: ContextVar[Carrying | None] = ContextVar("carrying", default=None)
 
 
 @contextmanager
-def carrying(draws: int) -> Iterator[Carrying]:
-    """Inside the block an operation without a rule continues with so many draws."""
-    token = _carrying.set(Carrying(draws))
+def carrying(now: Carrying) -> Iterator[Carrying]:
+    """Carry moments in this way inside the block."""
+    token = _carrying.set(now)
     try:
-        yield carried()
+        yield now
     finally:
         _carrying.reset(token)
 
 
 def carried() -> Carrying:
-    """What is said of draws where one is now."""
+    """The way in which moments are carried now."""
     return _carrying.get() or Carrying(1)
 
 
 def drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     """What an operation gives for draws of what it is given, and for as many copies of what goes along with it."""
     now = carried()
-    now.drawn = True
     name = getattr(func, "__name__", str(func))
     message = f"{name} has no rule for means and variances: from there on {now.number} draws are made."
     warnings.warn(message, stacklevel=4)
     is_leaf: Any = lambda value: isinstance(value, Moments)  # noqa: E731
     leaves = pytree.tree_leaves((args, kwargs), is_leaf=is_leaf)
-    batches = {(own.ndim, len(own)) for own in leaves if isinstance(own, Moments)}
+    copies = {(own.ndim, len(own)): now.copies_of(own) for own in leaves if isinstance(own, Moments)}
+    now.drawn = True
 
     def draw(value: Any) -> Any:  # noqa: ANN401
         if isinstance(value, Moments):
-            return value.draws(now.number)
-        if isinstance(value, Tensor) and value.ndim and (value.ndim, len(value)) in batches:
-            return value.repeat(now.number, *[1] * (value.ndim - 1))
+            return value.draws(copies[value.ndim, len(value)])
+        if isinstance(value, Tensor) and value.ndim and (value.ndim, len(value)) in copies:
+            return value.repeat(copies[value.ndim, len(value)], *[1] * (value.ndim - 1))
         return value
 
     given, named = pytree.tree_map(draw, (args, kwargs), is_leaf=is_leaf)
