@@ -14,6 +14,7 @@ import torch
 
 import nestling as nl
 from nestling.prediction import ClassScores
+from nestling.prediction.passes import passes
 
 CUTS = (0.25, 0.5, 1.0)
 SAMPLES, BATCH = 100, 250
@@ -35,7 +36,7 @@ def run(network: str, seed: int, epochs: int, images: int, precision: Any, folde
     recipe = nl.Recipe(epochs=epochs, batch_size=256, seed=seed, cuts=CUTS, precision=precision)
     nl.train(nested, data, recipe, out=folder)
     test, ood = (list(islice(part.batches("test", BATCH), images // BATCH)) for part in (data, strange))
-    found = []
+    found = [{"network": network, "seed": seed, "variance_kept": variance_kept(nested, test[0][0])}]
     for by in ("draws", "moments", "fast_moments"):
         for cut, scores in zip(CUTS, nl.evaluate(nested, test, cut=CUTS, samples=SAMPLES, ood=ood, by=by), strict=True):
             assert isinstance(scores, ClassScores)
@@ -45,6 +46,18 @@ def run(network: str, seed: int, epochs: int, images: int, precision: Any, folde
             found.append(
                 {"network": network, "seed": seed, "epochs": epochs, "images": images, "by": by, "cut": cut} | figures
             )
+    return found
+
+
+def variance_kept(nested: nl.Nested, x: torch.Tensor) -> dict[str, list[float]]:
+    """The variance of the outputs in one pass over that under draws, at each cut."""
+    found: dict[str, list[float]] = {"moments": [], "fast_moments": []}
+    for cut in CUTS:
+        with passes(nested, cut, SAMPLES, 0) as run:
+            drawn = run(x, 0).var(0).sum()
+        for by, shares in found.items():
+            with passes(nested, cut, SAMPLES, 0, by=by) as run:  # type: ignore[arg-type]
+                shares.append(round(float(run(x, 0).var(0).sum() / drawn), 3))
     return found
 
 
