@@ -198,3 +198,10 @@ def test_what_is_excluded_is_left_alone():
     assert pruned.left == {"0": "excluded", "2": "excluded", "4": "returned to the caller"}
     weights = quick(exclude=["0"])
     assert [own.name for own in weights.layers] == ["2", "4"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_in_half_precision(method):
+    structure = METHODS[method].structures[0]
+    pruned = quick(method, recipe=QUICK.but(precision="bfloat16"), inputs=structure == "units")
+    assert all(own.dtype == torch.float32 for own in pruned.network.parameters())

@@ -61,9 +61,10 @@ class DependentBetaBernoulli(Gate):
     @torch.no_grad()
     def observe(self, features: Tensor) -> None:
         """Move the running mean and variance a step towards those of ``features`` (batch, num_units)."""
-        if features.shape[0] > 1:
-            self.running_var.lerp_(features.var(0), self.momentum)
-        self.running_mean.lerp_(features.mean(0), self.momentum)
+        seen = features.to(self.running_mean.dtype)  # of autocast, it may be in half precision
+        if len(seen) > 1:
+            self.running_var.lerp_(seen.var(0), self.momentum)
+        self.running_mean.lerp_(seen.mean(0), self.momentum)
 
     def kappa(self) -> Tensor:
         """Standard deviation of beta."""
