@@ -350,6 +350,7 @@ def test_a_second_operation_without_a_rule_draws_no_draws_of_draws():
     found = nl.predict(nested, x, samples=20, by="moments", keep_samples=True, seed=0)
     assert found.samples.shape == (100, 4, 3)
     assert (found.probs - nl.predict(nested, x, samples=1000, seed=1).probs).abs().max() < 0.05
+    assert nl.predict(nested, x[:0], samples=20, by="moments").probs.shape == (0, 3)
 
 
 def test_one_sample_is_carried_as_any_number_is():

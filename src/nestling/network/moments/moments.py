@@ -136,7 +136,7 @@ class Carrying:
 
     def copies_of(self, value: Moments) -> int:
         """How many draws of a value make as many as there are of others: one of what depends on draws already."""
-        return 1 if self.drawn and len(value) % (self.number * self.size) == 0 else self.number
+        return 1 if self.drawn and len(value) % max(self.number * self.size, 1) == 0 else self.number
 
 
 _carrying: ContextVar[Carrying | None] = ContextVar("carrying", default=None)
