@@ -26,7 +26,6 @@ def ways(nested: nl.Nested, shared: nl.Nested, x: torch.Tensor) -> dict[str, Cal
         "local, fast draws": partial(predict, nested, by="fast_draws"),
         "one weight a pass, draws": partial(predict, shared),
         "moments": partial(predict, nested, by="moments"),
-        "fast moments": partial(predict, nested, by="fast_moments"),
     }
 
 

@@ -130,3 +130,22 @@ def test_rows_keep_the_likelihood(name):
     torch.testing.assert_close(kind.predictive(rows).log_prob(elements).mean(), expected)
     few, _ = kind.rows(outputs, target, 2)
     assert few.shape[1] == 10
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (3, 4, 2, 2)])
+def test_the_direction_that_matters_for_classes_is_the_slope_of_the_log_odds(shape):
+    output = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    top = output.detach().argmax(1, keepdim=True)
+    probs = output.softmax(1).gather(1, top)
+    (slope,) = torch.autograd.grad((probs / (1 - probs)).log().sum(), output)
+    found = Categorical().direction(output.detach())
+    sign = found.gather(1, top)
+    assert set(sign.flatten().tolist()) <= {-1.0, 1.0}
+    torch.testing.assert_close(found * sign, slope)
+
+
+def test_of_outputs_that_stand_alone_each_matters():
+    output = torch.randn(40, 3)
+    for own in (Gaussian(), Bernoulli()):
+        assert own.direction(output).unique().tolist() == [-1.0, 1.0]
+    assert Categorical().direction(torch.randn(40, 1)).unique().tolist() == [-1.0, 1.0]

@@ -93,7 +93,7 @@ def test_draws_differ_where_examples_are_not_on_the_first_axis(by):
     assert found.std(0).min() > 1e-4
 
 
-@pytest.mark.parametrize("by", ["draws", "fast_draws", "moments", "fast_moments"])
+@pytest.mark.parametrize("by", ["draws", "fast_draws", "moments"])
 def test_no_examples_at_all(by):
     module = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 3))
     network = nl.nest(module, torch.randn(2, 1, 8, 8), num_blocks=2)
@@ -122,7 +122,7 @@ def fused_step(network):
     optimiser.step()
 
 
-@pytest.mark.parametrize("by", ["draws", "moments", "fast_moments"])
+@pytest.mark.parametrize("by", ["draws", "moments"])
 @pytest.mark.parametrize("write", WRITES)
 def test_a_network_in_eval_mode_that_is_written_to(write, by):
     """Nothing that was kept of it before is used."""
@@ -158,14 +158,14 @@ def test_one_pass_with_and_without_autocast():
     network = nl.nest(torch.nn.Sequential(*layers, torch.nn.Linear(4, 3)), torch.randn(2, 1, 8, 8), num_blocks=2).eval()
     x = torch.randn(2, 1, 8, 8)
     with torch.autocast("cpu", torch.bfloat16):
-        coarse = predict(network, x, by="fast_moments", seed=0).probs
-    fine = predict(network, x, by="fast_moments", seed=0).probs
+        coarse = predict(network, x, by="moments", seed=0).probs
+    fine = predict(network, x, by="moments", seed=0).probs
     torch.testing.assert_close(coarse, fine, atol=0.02, rtol=0)
     number = len(network.module[0].posterior._known)
     for size in range(9, 14):
-        predict(network, torch.randn(2, 1, size, size), by="fast_moments")
+        predict(network, torch.randn(2, 1, size, size), by="moments")
     assert len(network.module[0].posterior._known) == number
-    assert torch.equal(predict(network, x, by="fast_moments", seed=0).probs, fine)
+    assert torch.equal(predict(network, x, by="moments", seed=0).probs, fine)
 
 
 @pytest.mark.parametrize("model", ["nested", "extracted", "plain"])
@@ -424,7 +424,7 @@ def test_an_output_whose_first_axis_is_not_the_batch_is_drawn_one_by_one():
 
 @pytest.mark.parametrize("options", [{}, {"sampling": "shared"}, {"exclude": ("0",)}], ids=str)
 @pytest.mark.parametrize("size", [3, 40])
-@pytest.mark.parametrize("by", ["draws", "fast_draws", "moments", "fast_moments"])
+@pytest.mark.parametrize("by", ["draws", "fast_draws", "moments"])
 def test_in_inference_mode(options, size, by):
     network = nested(**options).eval()
     with torch.inference_mode():

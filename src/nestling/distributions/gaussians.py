@@ -1,6 +1,11 @@
-"""Closed forms of Gaussians that are independent of each other, each by its mean and its variance."""
+"""Closed forms of Gaussians that are independent of each other, each by its mean and its variance.
+
+A function of them comes with its slopes, the means of its derivatives: what the function does to a small shift of a
+mean, and the best line through it for inputs so distributed.
+"""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,32 +16,44 @@ _DENSITY = 0.5 / math.sqrt(math.pi)
 """What makes the density of ``_above_zero`` one."""
 
 
-def rectified(mean: Tensor, variance: Tensor) -> Pair:
-    """ReLU of each element: exact mean and variance."""
+class Sloped(NamedTuple):
+    """The mean and the variance of a function of some elements, and its slope in the mean of each of them."""
+
+    mean: Tensor
+    variance: Tensor
+    slopes: list[Tensor]
+
+
+def rectified(mean: Tensor, variance: Tensor) -> Sloped:
+    """ReLU of each element: exact."""
     above, density, spread = _above_zero(mean, variance)
     first = torch.mul(mean, above).addcmul_(spread, density, value=_DENSITY)
     # E x^2 - (E x)^2 with E x^2 = variance * above + mean * E x
-    return first, torch.mul(variance, above).addcmul_(mean - first, first).clamp_min_(0)
+    second = torch.mul(variance, above).addcmul_(mean - first, first).clamp_min_(0)
+    return Sloped(first, second, [above])
 
 
-def largest(parts: list[Pair]) -> Pair:
-    """The largest of several, two at a time."""
-    while len(parts) > 1:
-        odd = parts[len(parts) // 2 * 2 :]
-        parts = [_larger(*pair) for pair in zip(parts[::2], parts[1::2], strict=False)] + odd
-    return parts[0]
+def largest(parts: list[Pair]) -> Sloped:
+    """The largest of several, two at a time: exact for two, each of which is taken for a Gaussian from there on."""
+    found = [Sloped(mean, variance, []) for mean, variance in parts]
+    while len(found) > 1:
+        odd = found[len(found) // 2 * 2 :]
+        found = [_larger(*pair) for pair in zip(found[::2], found[1::2], strict=False)] + odd
+    alone = found[0]
+    return alone._replace(slopes=alone.slopes or [torch.ones_like(alone.mean)])
 
 
-def _larger(one: Pair, other: Pair) -> Pair:
-    """The larger of two independent Gaussians (Clark 1961): exact mean and variance."""
-    (mean, variance), (base, varied) = one, other
-    apart = mean - base
-    first, density, spread = _above_zero(apart, variance + varied)
+def _larger(one: Sloped, other: Sloped) -> Sloped:
+    """The larger of two independent Gaussians (Clark 1961)."""
+    apart = one.mean - other.mean
+    first, density, spread = _above_zero(apart, one.variance + other.variance)
     # around the mean of the second, so that nothing large cancels
     gain = torch.mul(apart, first).addcmul_(spread, density, value=_DENSITY)
-    square = torch.addcmul(varied, variance - varied, first)
+    square = torch.addcmul(other.variance, one.variance - other.variance, first)
     square.addcmul_(apart, gain).addcmul_(gain, gain, value=-1)
-    return base + gain, square.clamp_min_(0)
+    slopes = [first * own for own in one.slopes] or [first]
+    rest = 1 - first
+    return Sloped(other.mean + gain, square.clamp_min_(0), slopes + ([rest * own for own in other.slopes] or [rest]))
 
 
 def _above_zero(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -44,7 +61,7 @@ def _above_zero(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]
 
     The mean of what is above zero is mean * probability + ``_DENSITY`` * spread * density.
     """
-    spread = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt_().mul_(math.sqrt(2))
+    spread = variance.clamp_min(torch.finfo(variance.dtype).tiny).mul_(2).sqrt_()
     ratio = mean / spread
-    density = ratio.square().neg_().exp_()
+    density = torch.addcmul(ratio.new_zeros(()), ratio, ratio, value=-1).exp_()
     return ratio.erf_().mul_(0.5).add_(0.5), density, spread

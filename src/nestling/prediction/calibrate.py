@@ -98,7 +98,7 @@ def _fit(
     """The calibration at one cut."""
     rows: dict[int, tuple[Tensor, Tensor]] = {}
     num_examples = 0
-    with passes(model, cut, samples, seed, by=by) as run:
+    with passes(model, cut, samples, seed, chosen, by) as run:
         for number, (x, target) in enumerate(pairs(loader)):
             num_examples += len(target)
             if number % processes.count == processes.rank:

@@ -109,7 +109,7 @@ def _scores(
     """The scores at one cut."""
     temperature = 1.0 if calibration is None else calibration.temperature
     tally = chosen.tally(num_bins, temperature, NO_THRESHOLDS if calibration is None else calibration.thresholds)
-    with passes(model, cut, samples, seed, by=by) as run:
+    with passes(model, cut, samples, seed, chosen, by) as run:
         if calibration is not None:
             calibration.check(chosen.name, run.cut)
         for number, (x, target) in processes.share(enumerate(pairs(loader))):

@@ -68,6 +68,10 @@ class Likelihood(ABC):
     def rows(self, outputs: Tensor, target: Tensor, limit: int) -> tuple[Tensor, Tensor]:
         """Elements as examples of their own, ``limit`` for each example at most, chosen from torch's random state."""
 
+    def direction(self, output: Tensor) -> Tensor:
+        """How a change of an output would matter most, of one sign or the other for each element, at random."""
+        return torch.randint(0, 2, output.shape, device=output.device).to(output.dtype).mul_(2).sub_(1)
+
     def nll(self, output: Tensor, target: Tensor) -> Tensor:
         """Mean over every labelled element of -log p(target | output), in nats."""
         return -self.log_prob(output, target).mean()
@@ -160,6 +164,14 @@ class Categorical(_Classes):
     def num_outputs(self, output: Tensor) -> int:
         """One for each class."""
         return output.shape[1]
+
+    def direction(self, output: Tensor) -> Tensor:
+        """The slope of the log-odds of the likeliest class against all others, of one sign or the other."""
+        if output.ndim < 2 or output.shape[1] < 2:
+            return super().direction(output)
+        top = output.argmax(1, keepdim=True)
+        others = output.scatter(1, top, -torch.inf).softmax(1).neg_().scatter_(1, top, 1.0)
+        return others.mul_(super().direction(output[:, :1]))
 
 
 class Bernoulli(_Classes):

@@ -18,11 +18,12 @@ from nestling.network.moments import Moments
 from nestling.network.nest import as_call
 from nestling.network.nested import Nested
 from nestling.network.reuse import Reuse
+from nestling.prediction.likelihoods import Likelihood
 from nestling.seeding import Purpose, reseed
 
 CutLike = float | Mapping[str, int] | Cut
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
-By = Literal["draws", "fast_draws", "moments", "fast_moments"]
+By = Literal["draws", "fast_draws", "moments"]
 OUTPUT_DRAWS = 100
 """Draws of outputs whose means and variances are known: they cost next to nothing."""
 FOLDED_UP_TO = 16
@@ -33,7 +34,12 @@ FOLDED_BATCH = 96
 
 @contextmanager
 def passes(
-    model: nn.Module, cut: CutLike | None, samples: int, seed: int | None, *, by: By = "draws"
+    model: nn.Module,
+    cut: CutLike | None,
+    samples: int,
+    seed: int | None,
+    likelihood: Likelihood,
+    by: By = "draws",
 ) -> Iterator["Passes"]:
     """Run a network inside the block; ``seed`` makes it reproducible and leaves torch's random state as it was."""
     _check_samples(samples)
@@ -50,11 +56,11 @@ def passes(
         drawing(model) if draws else nullcontext(),
     ):
         if not isinstance(model, Nested):
-            yield Passes(model, samples if draws else 0, None, seed, by)
+            yield Passes(model, samples if draws else 0, None, seed, likelihood, by)
             return
         model.forget()
         with model.at(model.cut if cut is None else cut):
-            yield Passes(model, samples if draws else 0, model.cut, seed, by)
+            yield Passes(model, samples if draws else 0, model.cut, seed, likelihood, by)
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ class Passes:
     num_draws: int
     cut: Cut | None
     seed: int | None
+    likelihood: Likelihood
     by: By = "draws"
 
     def __call__(self, x: Any, number: int, *, foreign: bool = False) -> Tensor:  # noqa: ANN401
@@ -82,13 +89,13 @@ class Passes:
         size = _batch_size(args, kwargs)
         if self.num_draws == 0:
             return _checked(self.model(*args, **kwargs), number).unsqueeze(0)
-        if self.by.endswith("moments") and draws_by_layers(self.model):
+        if self.by == "moments" and draws_by_layers(self.model):
             outputs = self._carried(args, kwargs, size, number)
             if outputs is not None:
                 return outputs
         small = size <= FOLDED_UP_TO
         faster: Sampling = "channel" if small else "shared"
-        with sampled_as(self.model, faster) if self.by.startswith("fast") else nullcontext():
+        with sampled_as(self.model, faster) if self.by == "fast_draws" else nullcontext():
             if small and _draws_apart(self.model):
                 return self._folded(args, kwargs, size, number)
             return self._one_by_one(args, kwargs, number)
@@ -98,13 +105,15 @@ class Passes:
 
         None if operations had to be given draws that do not go together with what comes after.
         """
-        with carrying_moments(self.model, self.num_draws, size, evenly=self.by == "fast_moments") as now:
+        with carrying_moments(self.model, self.num_draws, size) as now:
             try:
                 output = self.model(*args, **kwargs)
             except RuntimeError:
                 if not now.drawn:
                     raise
                 return None
+            if isinstance(output, Moments) and not now.drawn:
+                output = output.along(self.likelihood.direction(output.mean_.detach()))
         copies = now.number if now.drawn and len(output) != size else 1
         if isinstance(output, Moments):
             more = max(1, OUTPUT_DRAWS // copies)

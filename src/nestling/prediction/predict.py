@@ -47,7 +47,7 @@ def predict(
     weights adds to the variance is that of inputs which are the same at all positions.
     """
     chosen = likelihood_named(likelihood)
-    with passes(model, cut, samples, seed, by=by) as run:
+    with passes(model, cut, samples, seed, chosen, by) as run:
         if calibration is not None:
             calibration.check(chosen.name, run.cut)
         outputs = torch.cat([run(part, number) for number, part in enumerate(_parts(x, batch_size))], 1)

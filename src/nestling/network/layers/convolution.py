@@ -3,6 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -11,9 +12,11 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from nestling.distributions.weights import WeightPosterior
-from nestling.network.layers.layer import Sampling, VariationalLayer, as_parameter
+from nestling.network.layers.layer import Factors, Sampling, VariationalLayer, as_parameter
 
 _CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_MANY_CHANNELS = 16
+"""Inputs from which on variances are worked out by channel and by position, apart from each other."""
 _CONVOLVE_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
@@ -130,8 +133,34 @@ class _Forward(_VariationalConvolution):
 
     def even_variance(self, squares: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
         """``mean_variance`` for the layer's own weight, if inputs were the same at all positions: one tap for all."""
+        return self._evenly(squares, "variance", self.posterior.variance)
+
+    def variances(self, x: Tensor, spread: Tensor | None, **asked: Any) -> tuple[Factors, Factors]:  # noqa: ANN401
+        """The variance of each output, and what the weight adds to it: of a channel, times the share of a position.
+
+        It is that of its channel if inputs were the same at all positions, spread over the positions as it would be if
+        they were the same in all channels: of many channels no convolution is needed.
+        """
+        is_small = self.groups > 1 or self.in_channels < _MANY_CHANNELS
+        if is_small or not self.is_batch(x) or self.sampling == "channel":
+            return super().variances(x, spread, **asked)
+        posterior = self.posterior
+        seconds = x.square() if spread is None else torch.addcmul(spread, x, x)
+        added = self._evenly(seconds, "variance", posterior.variance)
+        by_place = self._by_place(seconds, "variance", posterior.variance)
+        total = added
+        if spread is not None:
+            total = added + self._evenly(spread, "square", posterior.mean.square)
+            by_place = by_place + self._by_place(spread, "square", posterior.mean.square)
+        least = torch.finfo(by_place.dtype).tiny
+        shares = by_place / by_place.mean(self._positions, keepdim=True).clamp_min(least)
+        return (total, shares), (added, shares)
+
+    def _evenly(self, squares: Tensor, name: str, work_out: Callable[[], Tensor]) -> Tensor:
+        """What some squares of the weight make of squared inputs, averaged over positions as if these were the same."""
         sizes = tuple(squares.shape[-self.rank :])
-        weight = self.posterior.known("variance, read evenly", lambda: self._read_evenly(sizes), of=sizes)
+        known = self.posterior.known
+        weight = known(f"{name}, read evenly", lambda: self._read_evenly(known(name, work_out), sizes), of=sizes)
         means, groups = squares.mean(self._positions), self.num_groups(weight)
         if groups == 1:
             found = F.linear(means, weight)
@@ -141,9 +170,26 @@ class _Forward(_VariationalConvolution):
             found = torch.einsum("...gi,goi->...go", read, by_group).flatten(-2)
         return found.reshape(*found.shape, *[1] * self.rank)
 
-    def _read_evenly(self, sizes: tuple[int, ...]) -> Tensor:
-        """(out, in): the variances of a weight's taps, each by the share of positions at which it reads an input."""
-        weight = self.posterior.variance()
+    def _by_place(self, squares: Tensor, name: str, work_out: Callable[[], Tensor]) -> Tensor:
+        """(batch, 1, ...): the same, averaged over channels: inputs first, each by its weight, then axis by axis."""
+        known = self.posterior.known
+        mean = known(f"{name}, of all outputs", lambda: known(name, work_out).mean(0))
+        found = torch.einsum("nc...,c->n...", squares, mean.flatten(1).sum(1))
+        for axis, size in enumerate(squares.shape[-self.rank :]):
+            matrix = known(f"{name}, along {axis}", partial(self._along, axis, size, mean), of=size)
+            found = (found.movedim(axis + 1, -1) @ matrix).movedim(-1, axis + 1)
+        return found.unsqueeze(1)
+
+    def _along(self, axis: int, size: int, mean: Tensor) -> Tensor:
+        """(size, positions): what a position reads of inputs along an axis, by the share of each tap of a weight."""
+        by_tap = mean.movedim(axis + 1, 0).flatten(1).sum(1)
+        by_tap = by_tap / by_tap.sum().clamp_min(torch.finfo(mean.dtype).tiny)
+        read = self._reads(axis, size, mean.device)
+        counts = mean.new_zeros(size + 1, read.shape[1])
+        return counts.scatter_add_(0, read, by_tap.unsqueeze(1).expand(read.shape))[1:]
+
+    def _read_evenly(self, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        """(out, in): the squares of a weight's taps, each by the share of positions at which it reads an input."""
         for axis, size in enumerate(sizes):
             shares = self._shares(axis, size, weight).sum(1)
             weight = (weight * shares.view(-1, *[1] * (weight.ndim - 3))).sum(2)  # as it is under autocast too
@@ -151,14 +197,18 @@ class _Forward(_VariationalConvolution):
 
     def _shares(self, axis: int, size: int, like: Tensor) -> Tensor:
         """(taps, size): the share of the output's positions along an axis at which a tap reads each input."""
+        read = self._reads(axis, size, like.device)
+        counts = like.new_zeros(len(read), size + 1).scatter_add_(1, read, like.new_ones(()).expand(read.shape))
+        return counts[:, 1:] / read.shape[1]
+
+    def _reads(self, axis: int, size: int, device: torch.device) -> Tensor:
+        """(taps, positions): the input along an axis that a tap reads for a position, from 1 on; 0 is beside them."""
         taps, stride, dilation = self.kernel_size[axis], self.stride[axis], self.dilation[axis]
         place = 2 * (self.rank - 1 - axis)  # edges are given from the last axis on
         edges = tuple(self._edges[place : place + 2])
-        inputs = torch.arange(1.0, size + 1, device=like.device).view(1, 1, size)  # zero is what is beside the input
+        inputs = torch.arange(1.0, size + 1, device=device).view(1, 1, size)  # zero is what is beside the input
         padded = F.pad(inputs, edges, mode="constant" if self.padding_mode == "zeros" else self.padding_mode).flatten()
-        read = padded.unfold(0, dilation * (taps - 1) + 1, stride)[:, ::dilation].T.long()
-        counts = like.new_zeros(taps, size + 1).scatter_add_(1, read, like.new_ones(()).expand(read.shape))
-        return counts[:, 1:] / read.shape[1]
+        return padded.unfold(0, dilation * (taps - 1) + 1, stride)[:, ::dilation].T.long()
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, **asked: Any) -> Tensor:  # noqa: ANN401
         """The convolution with a given weight and number of groups."""

@@ -12,8 +12,9 @@ from torch.autograd.function import once_differentiable
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.weights import WeightPosterior
 from nestling.errors import ArgumentError
-from nestling.network.moments import Carrying, Moments, carrying
+from nestling.network.moments import Carrying, Moments, carrying, noted
 
+Factors = tuple[Tensor, ...]
 Sampling = Literal["local", "channel", "shared", "each"]
 SAMPLINGS: tuple[Sampling, ...] = ("local", "channel", "shared", "each")
 
@@ -37,8 +38,9 @@ class VariationalLayer(Stochastic, ABC):
     and ``"local"`` for linear layers), ``"shared"`` (one weight for the whole batch) or ``"each"`` (a
     weight for each example). The last two are joint samples over all outputs, as segmentation needs. An input without
     a batch axis counts as one example.
-    While it ``carries``, it gives the moments of its outputs instead of a draw. What its weight adds to the variance is
-    worked out ``evenly``, without gradients, as if inputs were the same at all positions, where that is asked for.
+    While it ``carries``, it gives the moments of its outputs instead of a draw. The variance of one number for all
+    positions is worked out ``evenly``, without gradients, as if inputs were the same at all of them, where that is
+    asked for.
     """
 
     bias: nn.Parameter | None
@@ -106,14 +108,27 @@ class VariationalLayer(Stochastic, ABC):
 
     def carry(self, x: Tensor | Moments, **asked: Any) -> Moments:  # noqa: ANN401
         """The moments of the outputs for an input that is known, or known by its moments."""
-        if not isinstance(x, Moments):
-            mean, variance = self.moments(x, **asked)
-            return Moments(mean, variance.expand_as(mean))
-        posterior = self.posterior
-        mean = self.apply_weight(x.mean_, posterior.mean, self.bias, **asked)
-        passed_on = self.apply_weight(x.variance, posterior.known("square", posterior.mean.square), None, **asked)
-        seconds = torch.addcmul(x.variance, x.mean_, x.mean_)
-        return Moments(mean, passed_on.add_(self._added_variance(seconds, **asked)))
+        read, spread = (x.mean_, x.variance) if isinstance(x, Moments) else (x, None)
+        with torch.enable_grad():
+            bias = None if self.bias is None else self.bias.detach()
+            mean = self.apply_weight(read, self.posterior.mean.detach(), bias, **asked)
+        with torch.no_grad():
+            whole, added = self.variances(read.detach(), spread, **asked)
+            # laid out as the mean, which the factors by themselves would not be
+            variance = whole[0].expand_as(mean) if len(whole) == 1 else torch.mul(*whole, out=torch.empty_like(mean))
+        return Moments(noted(mean, *added, in_common=self.sampling == "channel"), variance)
+
+    def variances(self, x: Tensor, spread: Tensor | None, **asked: Any) -> tuple[Factors, Factors]:  # noqa: ANN401
+        """The variance of each output, and what the uncertainty of the weight adds to it, each as one or two factors.
+
+        Inputs are of a mean and a variance, each independent of the others; None for inputs that are known.
+        """
+        seconds = x.square() if spread is None else torch.addcmul(spread, x, x)
+        added = self._added_variance(seconds, **asked)
+        if spread is None:
+            return (added,), (added,)
+        passed_on = self.apply_weight(spread, self.posterior.known("square", self.posterior.mean.square), None, **asked)
+        return (passed_on.add_(added),), (added,)
 
     def _added_variance(self, seconds: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
         """What the uncertainty of the weight adds to the variance of outputs, for inputs of these second moments."""
@@ -160,7 +175,7 @@ def sampled_as(module: nn.Module, sampling: Sampling) -> Iterator[None]:
 
 
 @contextmanager
-def carrying_moments(module: nn.Module, draws: int, size: int, *, evenly: bool = False) -> Iterator[Carrying]:
+def carrying_moments(module: nn.Module, draws: int, size: int) -> Iterator[Carrying]:
     """Let variational layers give moments inside the block, for a batch of a size.
 
     An operation that can't take them gets so many draws.
@@ -168,12 +183,12 @@ def carrying_moments(module: nn.Module, draws: int, size: int, *, evenly: bool =
     layers = [own for own in module.modules() if isinstance(own, VariationalLayer)]
     try:
         for layer in layers:
-            layer.carries, layer.evenly = True, evenly
+            layer.carries = True
         with carrying(Carrying(draws, size)) as now:
             yield now
     finally:
         for layer in layers:
-            layer.carries, layer.evenly = False, False
+            layer.carries = False
 
 
 @contextmanager

@@ -1,10 +1,11 @@
-"""Means and variances carried through a network in one pass, each element as a Gaussian that is independent of others.
+"""Means and variances carried through a network, each element as a Gaussian that is independent of others.
 
 A layer with a posterior gives ``Moments`` instead of a draw; to the code of a network they are a tensor, and a rule for
-each operation says what becomes of them. An operation without a rule gets draws, one copy of the batch for each.
+each operation says what becomes of them. An operation without a rule gets draws, one copy of the batch for each. At the
+end a pass back along one direction of the outputs says what independence has left out of their variances.
 """
 
 from nestling.network.moments import pooling, rules
-from nestling.network.moments.moments import Carrying, Moments, carrying
+from nestling.network.moments.moments import Carrying, Moments, carrying, noted
 
-__all__ = ["Carrying", "Moments", "carrying", "pooling", "rules"]
+__all__ = ["Carrying", "Moments", "carrying", "noted", "pooling", "rules"]

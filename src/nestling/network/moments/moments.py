@@ -1,10 +1,13 @@
-"""The mean and the variance of each element of a tensor, which the code of a network takes for one."""
+"""The mean and the variance of each element of a tensor, which the code of a network takes for one.
+
+Means know how they follow from each other: autograd's graph is built for them, and for nothing else.
+"""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -13,13 +16,12 @@ from torch.utils import _pytree as pytree
 
 from nestling.distributions.gaussians import Pair, rectified
 from nestling.distributions.noise import normal_noise
+from nestling.network.moments.sources import Source, in_pieces, joined, sloped, variance_along
 
 Rule = Callable[..., Any]
 _F = TypeVar("_F", bound=Rule)
 RULES: dict[Any, Rule] = {}
 """What becomes of moments, by the operation."""
-_PIECE = 2**16
-"""Elements that are worked on at a time, so that all that is made on the way stays in the cache."""
 _ASKED = ("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "ndimension")
 """Methods of a tensor that do not depend on its values."""
 _TURNED = ("T", "mT", "H", "mH")
@@ -49,29 +51,36 @@ class Moments:
     been through a ReLU.
     """
 
-    def __init__(self, mean: Tensor, variance: Tensor, *, rectified: bool = False) -> None:
-        self._mean, self._variance, self.rectified, self.positive = mean, variance, rectified, rectified
+    def __init__(self, mean: Tensor, variance: Tensor, *, rectified: bool = False, origin: Pair | None = None) -> None:
+        self._mean, self._variance, self._origin = mean, variance.detach(), origin
+        self.rectified, self.positive = rectified, rectified
 
     @property
     def mean_(self) -> Tensor:
         """The mean of each element."""
-        self._settle()
+        self.settle()
         return self._mean
 
     @property
     def variance(self) -> Tensor:
         """The variance of each element."""
-        self._settle()
+        self.settle()
         return self._variance
 
     def before(self) -> Pair:
         """The mean and the variance of each element before the ReLU of those that are ``rectified``."""
         return self._mean, self._variance
 
+    def taken(self) -> tuple[Tensor, Tensor, Pair]:
+        """``before`` for one who changes the elements, and the same where they were last as they came: their origin."""
+        with torch.enable_grad():
+            mean = self._mean.view_as(self._mean)
+        return mean, self._variance, self._origin or (mean, self._variance)
+
     def draws(self, number: int) -> Tensor:
         """Draws of all elements (number * batch, ...), one copy of the batch after the other."""
         copies = (number, *[1] * (self._mean.ndim - 1))
-        mean, std = self._mean.repeat(copies), self._variance.clamp_min(0).sqrt().repeat(copies)
+        mean, std = self._mean.detach().repeat(copies), self._variance.clamp_min(0).sqrt().repeat(copies)
         drawn = torch.addcmul(mean, std, normal_noise(mean))
         return drawn.relu_() if self.rectified else drawn
 
@@ -85,7 +94,8 @@ class Moments:
     ) -> Any:  # noqa: ANN401
         """Apply the rule of an operation, or draw."""
         named = dict(kwargs or {})
-        result = RULES[func](*args, **named) if func in RULES else drawn(func, args, named)
+        with torch.enable_grad():
+            result = RULES[func](*args, **named) if func in RULES else drawn(func, args, named)
         if isinstance(result, Moments) and isinstance(args[0], Moments) and _is_in_place(func, named):
             args[0]._become(result)
             return args[0]
@@ -108,13 +118,28 @@ class Moments:
         """Some of the elements."""
         return Moments(self.mean_[index], self.variance[index])
 
-    def _settle(self) -> None:
-        if self.rectified:
-            self._mean, self._variance = in_pieces(rectified, self._mean, self._variance)
-            self.rectified = False
+    def along(self, direction: Tensor) -> "Moments":
+        """The same means, with variances that agree along a direction with all the noise there was on the way.
+
+        The variances of an example are multiplied by one factor.
+        """
+        mean, sources = self.mean_, carried().sources
+        alone = (self.variance * direction.square()).flatten(1).sum(1)
+        factor = variance_along(mean, direction, sources) / alone.clamp_min(torch.finfo(alone.dtype).tiny)
+        return Moments(mean.detach(), self.variance * factor.view(-1, *[1] * (mean.ndim - 1)))
+
+    def settle(self) -> None:
+        """Apply a ReLU that was put off."""
+        if not self.rectified:
+            return
+        mean, spread, origin = self.taken()
+        value, variance, slope = joined(in_pieces(_rectified, mean.detach(), spread))
+        with torch.enable_grad():
+            self._mean = changed(sloped(mean, value, slope), variance, origin)
+        self._variance, self.rectified = variance, False
 
     def _become(self, other: "Moments") -> None:
-        self._mean, self._variance = other.before()
+        self._mean, self._variance, self._origin = *other.before(), other._origin
         self.rectified, self.positive = other.rectified, other.positive
 
 
@@ -128,11 +153,15 @@ for _name, _function in _OPERATORS.items():
 
 @dataclass
 class Carrying:
-    """How a pass over a batch of a size is made: the draws of an operation without a rule, and if it came to that."""
+    """How a pass over a batch of a size is made: the draws of an operation without a rule, and if it came to that.
+
+    ``sources`` are where noise has come in so far.
+    """
 
     number: int
     size: int = 1
     drawn: bool = False
+    sources: list[Source] = field(default_factory=list)
 
     def copies_of(self, value: Moments) -> int:
         """How many draws of a value make as many as there are of others: one of what depends on draws already."""
@@ -157,6 +186,22 @@ def carried() -> Carrying:
     return _carrying.get() or Carrying(1)
 
 
+def noted(mean: Tensor, *factors: Tensor, in_common: bool = False) -> Tensor:
+    """A mean whose elements have noise of their own, of a variance that is the product of its factors."""
+    mean = mean if mean.requires_grad else mean.requires_grad_()
+    carried().sources.append(Source(mean, factors, in_common))
+    return mean
+
+
+def changed(mean: Tensor, variance: Tensor, origin: Pair) -> Tensor:
+    """The mean of changed elements, whose noise is new but for what the slopes take along from their origin."""
+    known, spread = origin
+    if known.requires_grad:
+        carried().sources.append(Source(known, (spread,), known=True))
+    return noted(mean, variance)
+
+
+@torch.no_grad()
 def drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     """What an operation gives for draws of what it is given, and for as many copies of what goes along with it."""
     now = carried()
@@ -189,13 +234,9 @@ def rule(*functions: Any) -> Callable[[_F], _F]:  # noqa: ANN401
     return register
 
 
-def in_pieces(function: Callable[..., Pair], mean: Tensor, variance: Tensor) -> Pair:
-    """What a function gives that looks at each example by itself, over a few of them at a time."""
-    if mean.numel() <= _PIECE:
-        return function(mean, variance)
-    number = max(1, _PIECE * len(mean) // mean.numel())
-    pieces = [function(*piece) for piece in zip(torch.split(mean, number), torch.split(variance, number), strict=True)]
-    return torch.cat([own for own, _ in pieces]), torch.cat([own for _, own in pieces])
+def _rectified(mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
+    found = rectified(mean, variance)
+    return found.mean, found.variance, *found.slopes
 
 
 def _is_in_place(func: Any, kwargs: Mapping[str, Any]) -> bool:  # noqa: ANN401

@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from nestling.distributions.gaussians import Pair, largest
-from nestling.network.moments.moments import RULES, Moments, Rule, drawn, in_pieces, rule
+from nestling.distributions.gaussians import largest
+from nestling.network.moments.moments import RULES, Moments, Rule, changed, drawn, rule
+from nestling.network.moments.sources import in_pieces, joined
 
 
 def _averaging(function: Any, rank: int) -> Rule:  # noqa: ANN401
@@ -64,7 +66,7 @@ def _max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:  # noqa: ANN401
-    """The largest of a window: of the columns of each row, then of the rows."""
+    """The largest of a window."""
     (height, width), (down, right) = _two(kernel_size), _two(kernel_size if stride in (None, []) else stride)
     rows, columns = input.shape[-2:]
     even = rows >= height and columns >= width and not (ceil_mode or return_indices)
@@ -72,17 +74,56 @@ def _max_pool2d(
         arguments = (input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
         return drawn(F.max_pool2d, arguments, {})
     last_row, last_column = (rows - height) // down * down, (columns - width) // right * right
+    places: list[_Place] = [
+        (..., slice(row, row + last_row + 1, down), slice(column, column + last_column + 1, right))
+        for row in range(height)
+        for column in range(width)
+    ]
 
-    def pool(mean: Tensor, variance: Tensor) -> Pair:
-        def part(start: int) -> Pair:
-            columns = (..., slice(start, start + last_column + 1, right))
-            return mean[columns], variance[columns]
+    def pool(mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
+        found = largest([(mean[place], variance[place]) for place in places])
+        return found.mean, found.variance, *found.slopes
 
-        across = largest([part(start) for start in range(width)])
-        lines = [(..., slice(start, start + last_row + 1, down), slice(None)) for start in range(height)]
-        return largest([(across[0][line], across[1][line]) for line in lines])
+    before, spread, origin = input.taken()
+    value, variance, *slopes = joined(in_pieces(pool, before.detach(), spread))
+    tiled = (height, width, rows % height, columns % width) == (down, right, 0, 0)
+    mean: Tensor = _Chosen.apply(before, value, places, tiled, *slopes)  # type: ignore[no-untyped-call]
+    if input.rectified:
+        return Moments(mean, variance, rectified=True, origin=origin)
+    return Moments(changed(mean, variance, origin), variance)
 
-    return Moments(*in_pieces(pool, *input.before()), rectified=input.rectified)
+
+_Place = tuple[Any, slice, slice]
+
+
+class _Chosen(torch.autograd.Function):
+    """A value that has a slope in each of some places of a mean."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        mean: Tensor,
+        value: Tensor,
+        places: list[_Place],
+        tiled: bool,
+        *slopes: Tensor,
+    ) -> Tensor:
+        ctx.save_for_backward(*slopes)
+        ctx.places, ctx.tiled, ctx.layout = places, tiled, (mean.shape, mean.stride())
+        return value.detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        found = gradient.new_empty_strided(*ctx.layout)
+        if not ctx.tiled:
+            found.zero_()
+        for place, slope in zip(ctx.places, ctx.saved_tensors, strict=True):
+            if ctx.tiled:  # every element is of one window
+                torch.mul(gradient, slope, out=found[place])
+            else:
+                found[place].addcmul_(gradient, slope)
+        return found, None, None, None, *[None] * len(ctx.saved_tensors)
 
 
 def _two(size: Any) -> tuple[int, int]:  # noqa: ANN401

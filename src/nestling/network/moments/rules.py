@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nestling.network.moments.moments import RULES, Moments, Rule, carried, drawn, rule
+from nestling.network.moments.moments import RULES, Moments, Rule, carried, changed, drawn, rule
+from nestling.network.moments.sources import sloped
 
 _SHAPED = """
     flatten reshape view squeeze unsqueeze permute transpose contiguous narrow select chunk split unflatten expand clone
@@ -23,6 +24,8 @@ _POINTWISE: tuple[Callable[..., Tensor], ...] = (
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(10)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 """Gauss-Hermite for the standard normal distribution: exact for polynomials up to degree 19."""
+_LEAST_SPREAD = 1e-3
+"""Of an element beside its size, at which a function is looked at: a slope is a difference over it."""
 
 
 def _moving(function: Any) -> Rule:  # noqa: ANN401
@@ -42,13 +45,18 @@ def _by_quadrature(function: Callable[..., Tensor]) -> Rule:
 
     def of(x: Moments, *args: Any, **kwargs: Any) -> Moments:  # noqa: ANN401
         kwargs.pop("inplace", None)
-        std = x.variance.clamp_min(0).sqrt()
-        mean, square = torch.zeros_like(std), torch.zeros_like(std)
+        x.settle()
+        before, spread, origin = x.taken()
+        known = before.detach()
+        std = torch.maximum(spread.clamp_min(0).sqrt(), known.abs().add_(1).mul_(_LEAST_SPREAD))
+        mean, square, slope = torch.zeros_like(std), torch.zeros_like(std), torch.zeros_like(std)
         for node, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
-            value = function(torch.add(x.mean_, std, alpha=node), *args, **kwargs)
+            value = function(torch.add(known, std, alpha=node), *args, **kwargs)
             mean.add_(value, alpha=weight)
             square.addcmul_(value, value, value=weight)
-        return Moments(mean, square.sub_(mean.square()).clamp_min_(0))
+            slope.add_(value, alpha=weight * node)  # E f'(x) = E f(x) (x - mean) / variance
+        variance = square.sub_(mean.square()).clamp_min_(0) * (spread / std.square())
+        return Moments(changed(sloped(before, mean, slope.div_(std)), variance, origin), variance)
 
     return of
 
@@ -102,9 +110,11 @@ def _batch_norm(
         arguments = (input, running_mean, running_var, weight, bias, training, momentum, eps)
         return drawn(F.batch_norm, arguments, {})
     shape = (-1, *[1] * (input.mean_.ndim - 2))
-    factor = torch.rsqrt(running_var + eps) if weight is None else weight * torch.rsqrt(running_var + eps)
-    mean = F.batch_norm(input.mean_, running_mean, running_var, weight, bias, False, 0.0, eps)
-    return Moments(mean, input.variance * factor.square().view(shape))
+    with torch.no_grad():
+        factor = torch.rsqrt(running_var + eps) if weight is None else weight * torch.rsqrt(running_var + eps)
+        shift = -running_mean * factor if bias is None else torch.addcmul(bias, running_mean, factor, value=-1)
+        variance = input.variance * factor.square().view(shape)
+    return Moments(torch.addcmul(shift.view(shape), input.mean_, factor.view(shape)), variance)
 
 
 @rule(torch.add, Tensor.add, Tensor.add_)

@@ -1,0 +1,89 @@
+"""Where noise comes into a network, and how much of it arrives along a direction of the outputs.
+
+Each element of a pass of moments has a variance as if it were independent of the others; but what one layer draws
+moves many elements of the next. To first order that dependence is in the slopes of the outputs' means: autograd gives
+those of one direction in one pass back, with every path from a source of noise to the outputs in them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_PIECE = 2**18
+"""Elements that are worked on at a time, so that all that is made on the way stays in the cache."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Elements, by their means, and the variance of the noise that comes in there: the product of its factors.
+
+    The noise is independent between elements, but if a factor has one entry for several that have it ``in_common``.
+    Where ``known``, it is the variance that other sources account for already, and is taken off.
+    """
+
+    mean: Tensor
+    factors: tuple[Tensor, ...]
+    in_common: bool = False
+    known: bool = False
+
+    def arriving(self, slope: Tensor) -> Tensor:
+        """(examples,): what of the variance arrives where the slope is that of the outputs in these elements."""
+        if self.in_common:
+            slope = slope.sum_to_size(self.factors[0].shape)
+        found = torch.cat(in_pieces(_summed, slope, *self.factors))
+        return found.neg_() if self.known else found
+
+
+def variance_along(mean: Tensor, direction: Tensor, sources: Sequence[Source]) -> Tensor:
+    """(examples,): the variance of each example's sum of outputs times a direction, from all sources of noise.
+
+    One number for all examples if the first axis of some source is not that of the outputs.
+    """
+    slopes = torch.autograd.grad(mean, [own.mean for own in sources], direction, allow_unused=True)
+    arriving = [own.arriving(slope) for own, slope in zip(sources, slopes, strict=True) if slope is not None]
+    if all(len(own) == len(mean) for own in arriving):
+        return torch.stack(arriving).sum(0).clamp_min_(0)
+    return (torch.stack([own.sum() for own in arriving]).sum() / len(mean)).clamp_min_(0).expand(len(mean))
+
+
+def in_pieces(function: Callable[..., Any], *tensors: Tensor) -> list[Any]:
+    """What a function gives that looks at each example by itself, over a few of them at a time."""
+    first = tensors[0]
+    if first.numel() <= _PIECE:
+        return [function(*tensors)]
+    number = max(1, _PIECE * len(first) // first.numel())
+    return [function(*piece) for piece in zip(*(torch.split(own, number) for own in tensors), strict=True)]
+
+
+def joined(pieces: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """The tensors of all pieces, each in one."""
+    return pieces[0] if len(pieces) == 1 else tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))
+
+
+def _summed(slope: Tensor, *factors: Tensor) -> Tensor:
+    found = slope.square()
+    for factor in factors:
+        found.mul_(factor)
+    return found.sum(tuple(range(1, found.ndim))) if found.ndim > 1 else found
+
+
+def sloped(mean: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+    """A value that has a given slope in a mean."""
+    return _Sloped.apply(mean, value, slope)  # type: ignore[no-untyped-call,no-any-return]
+
+
+class _Sloped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, value: Tensor, slope: Tensor) -> Tensor:  # noqa: ANN401
+        ctx.save_for_backward(slope)
+        return value.detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
+        (slope,) = ctx.saved_tensors
+        return gradient * slope, None, None
