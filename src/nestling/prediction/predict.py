@@ -42,9 +42,9 @@ def predict(
     ``by`` is ``"draws"``; ``"fast_draws"``, for which layers with ``"local"`` sampling draw one weight for a batch of
     more than 16, and one number a channel for a smaller one, evenly, at about half the time; or ``"moments"``: no
     weight is drawn, but means and variances go through the network once, each element a Gaussian independent of the
-    others, and 100 draws of the outputs are averaged. An operation without a rule for them is named in a warning, and
-    ``samples`` draws are made from there on. ``"fast_moments"`` does it evenly: what the uncertainty of a convolution's
-    weights adds to the variance is that of inputs which are the same at all positions.
+    others; a pass back says how far the noise of all layers moves what decides (the log-odds of the likeliest class),
+    which sets the variances of an example's outputs; and 100 draws of the outputs are averaged. An operation without a
+    rule for moments is named in a warning, and ``samples`` draws are made from there on.
     """
     chosen = likelihood_named(likelihood)
     with passes(model, cut, samples, seed, chosen, by) as run:
