@@ -58,7 +58,7 @@ def variance_kept(nested: nl.Nested, x: torch.Tensor) -> list[float]:
             drawn = run(x, 0)
         with passes(nested, cut, SAMPLES, 0, Categorical(), "moments") as run:
             carried = run(x, 0)
-        direction = Categorical().direction(drawn.mean(0))
+        direction = Categorical().direction(drawn.mean(0)).weights
         along, exact = ((own * direction).sum(-1).var(0).sum() for own in (carried, drawn))
         found.append(round(float(along / exact), 3))
     return found

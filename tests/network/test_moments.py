@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from torch.nn import functional as F
 
 import nestling as nl
 from nestling.distributions.weights import MultiplicativeGaussian
+from nestling.network.cut import full_cut, make_cut
 from nestling.network.layers import VariationalConv2d, VariationalLayer, carrying_moments
-from nestling.network.moments import Carrying, Moments, carrying
+from nestling.network.moments import Carrying, Direction, Moments, carrying
 from nestling.network.moments.sources import variance_along
 from nestling.prediction.likelihoods import Categorical
 from nestling.prediction.passes import passes
@@ -271,7 +273,7 @@ def test_dependence_in_a_linear_network_is_exact():
     torch.testing.assert_close(output.mean_.detach(), mean)
     torch.testing.assert_close(variance_along(output.mean_, direction, sources), exact)
     with carrying_moments(nested, 3, 4), torch.no_grad():
-        along = nested(x).along(direction)
+        along = nested(x).along(Direction(direction, random=False))
     torch.testing.assert_close((along.variance * direction.square()).sum(1), exact)
 
 
@@ -326,7 +328,46 @@ class Bottleneck(nn.Module):
         return self.last(F.relu(self.second(F.gelu(self.first(x)))).mean((2, 3)))
 
 
+class Between(nn.Module):
+    """A convolution and a linear layer with something between them."""
+
+    def __init__(self, between):
+        super().__init__()
+        self.between, self.first = between, nn.Conv2d(2, 6, 3)
+        self.last = nn.Linear(between(torch.zeros(1, 6, 6, 6)).numel(), 3)
+
+    def forward(self, x):
+        return self.last(self.between(self.first(x)).flatten(1))
+
+
+def in_inference_mode(x):
+    with torch.inference_mode():
+        return torch.relu(x) * torch.full((6, 1, 1), 2.0)
+
+
+def pooled_twice(x):
+    x = F.max_pool2d(torch.relu(x), 2)
+    return torch.cat([F.max_pool2d(x, 2).flatten(1), x.flatten(1)], 1)
+
+
+BETWEEN = {
+    "windows that overlap": lambda x: F.max_pool2d(torch.relu(x), 3, 1),
+    "windows that do not tile": lambda x: F.max_pool2d(x, 3, 2),
+    "pooled twice, both used": pooled_twice,
+    "rectified before and after": lambda x: torch.tanh(F.max_pool2d(torch.relu(x), 2)),
+    "some of it": lambda x: torch.relu(x)[:, 1:4],
+    "turned": lambda x: torch.relu(x).mT.mT,
+    "a product": lambda x: x[:, :3] * x[:, 3:],
+    "a square and a sum with itself": lambda x: x * x + (x + x),
+    "spread out again": lambda x: F.max_pool2d(x.mean((2, 3), keepdim=True).expand(-1, -1, 4, 4) + torch.ones(4), 2),
+}
+
+AFTERWARDS = {"detached": lambda x: torch.relu(x).detach().data, "in inference mode": in_inference_mode}
+"""What can't be traced: it comes into the network when it has been nested."""
+
 DEEP = {
+    **{name: (partial(Between, own), (2, 8, 8), "local") for name, own in BETWEEN.items()},
+    **dict.fromkeys(AFTERWARDS, (partial(Between, torch.relu), (2, 8, 8), "local")),
     "forked": (Forked, (2, 8, 8), "local"),
     "forked, a number a channel": (Forked, (2, 8, 8), "channel"),
     "resnet": (lambda: nl.models.build("resnet14", width=0.5), (3, 32, 32), "local"),
@@ -339,6 +380,8 @@ def test_variance_along_a_direction_is_that_of_very_many_draws(name):
     make, shape, sampling = DEEP[name]
     x = normal(4, *shape).abs().float()
     nested = with_noise(make(), x[:2], log_alpha=-2.0, sampling=sampling)
+    if name in AFTERWARDS:
+        nested.module.between = AFTERWARDS[name]
     if name == "bottleneck":
         for layer in (nested.module.second, nested.module.last):
             layer.posterior.log_alpha.data.fill_(-9.0)
@@ -458,7 +501,8 @@ NETWORKS = {
 def test_one_pass_is_close_to_many_draws_at_any_cut(name, cut):
     make, shape = NETWORKS[name]
     x = torch.randn(6, *shape, generator=torch.Generator().manual_seed(3))
-    nested = with_noise(make(), x[:2], log_alpha=-3.0)
+    nested = with_noise(make(), x[:2], log_alpha=-3.0, num_always=1)
+    assert (make_cut(nested.groups, cut) == full_cut(nested.groups)) == (cut == 1.0)
     with warnings.catch_warnings(action="error"):
         found = nl.predict(nested, x, cut=cut, by="moments", keep_samples=True, seed=0)
     drawn = nl.predict(nested, x, cut=cut, samples=400, keep_samples=True, seed=1)
@@ -538,6 +582,82 @@ def test_a_view_right_after_a_layer():
     x = torch.randn(3, 2, 6, 6)
     nested = with_noise(Viewed(nn.Conv2d(2, 4, 3), nn.Linear(64, 3)), x)
     assert nl.predict(nested, x, by="moments").probs.shape == (3, 3)
+
+
+class Folded(nn.Module):
+    """Frames become examples for a while."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 16), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x.flatten(0, 1))).unflatten(0, x.shape[:2]).mean(1))
+
+
+def test_examples_that_are_folded_keep_their_own_spread():
+    x = torch.randn(5, 4, 6) * torch.tensor([0.1, 0.3, 1.0, 3.0, 10.0]).view(5, 1, 1)
+    nested = with_noise(Folded(), x)
+    found, drawn = (nl.predict(nested, x, samples=400, keep_samples=True, seed=0, by=by) for by in ("moments", "draws"))
+    spread, exact = (own.samples.std(0).mean(-1) for own in (found, drawn))
+    assert (spread / exact).log().abs().max() < 0.4
+
+
+@pytest.mark.parametrize("outputs", [(), (1,), (10,)])
+def test_numbers_as_outputs(outputs):
+    """One for each example, or several that share their noise."""
+    x = torch.randn(40, 6)
+    layers = nn.Linear(6, 1), nn.Linear(1, *outputs or (1,)), nn.Flatten(0) if outputs == () else nn.Identity()
+    nested = with_noise(nn.Sequential(*layers), x, log_alpha=-1.0)
+    options = {"samples": 500, "likelihood": "gaussian", "seed": 0}
+    found, drawn = (nl.predict(nested, x, by=by, **options).epistemic.sqrt() for by in ("moments", "draws"))
+    assert found.shape == (40, *outputs)
+    assert float((found / drawn).log().mean()) == pytest.approx(0, abs=0.15)
+    assert float((found / drawn).log().std()) < 0.3
+
+
+def test_log_probabilities_are_as_good_as_logits():
+    x = normal(4, 2, 8, 8).abs().float()
+    nested = with_noise(nn.Sequential(Bottleneck(), nn.LogSoftmax(1)), x[:2])
+    for layer in (nested.module[0].second, nested.module[0].last):
+        layer.posterior.log_alpha.data.fill_(-9.0)
+    layer.posterior.mean.data.copy_(normal(3, 32))
+    with warnings.catch_warnings(action="error"):
+        found = nl.predict(nested, x, by="moments", keep_samples=True, seed=0)
+    drawn = nl.predict(nested, x, samples=500, keep_samples=True, seed=1)
+    top = drawn.probs.argmax(1).expand(1, -1).unsqueeze(-1)
+    odds = [own.samples.gather(2, top.expand(len(own.samples), -1, 1)).logit().std(0).mean() for own in (found, drawn)]
+    assert float(odds[0] / odds[1]) == pytest.approx(1, abs=0.25)
+    p = moments(3, 4)
+    jacobian = torch.autograd.functional.jacobian(lambda z: z.log_softmax(1), p.mean_).sum(2)
+    torch.testing.assert_close(p.log_softmax(1).variance, (jacobian.square() * p.variance.unsqueeze(1)).sum(-1))
+
+
+def test_a_vector_as_long_as_draws_of_the_batch_is_not_taken_for_them():
+    scale = torch.rand(24)
+
+    class Scaled(nn.Sequential):
+        def forward(self, x):
+            return self[1](self[0](x) * scale)
+
+    x = torch.randn(4, 5)
+    nested = with_noise(Scaled(nn.Linear(5, 24), nn.Linear(24, 3)), x)
+    assert nl.predict(nested, x, samples=6, by="moments").probs.shape == (4, 3)
+
+
+def test_a_network_made_in_inference_mode_draws():
+    with torch.inference_mode():
+        nested = with_noise(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(2, 4))
+    assert nl.predict(nested, torch.randn(3, 4), samples=4, by="moments", keep_samples=True).samples.shape[0] == 4
+
+
+def test_convolutions_that_share_a_posterior_but_not_their_geometry():
+    posterior = MultiplicativeGaussian(normal(16, 16, 3, 3).float(), torch.full((16, 16, 3, 3), -2.0))
+    layers = [VariationalConv2d(nn.Conv2d(16, 16, 3, **own), posterior) for own in ({"padding": 1}, {"stride": 2})]
+    x = torch.rand(2, 16, 9, 9)
+    for layer in layers * 2:
+        whole, _ = layer.variances(x, None)
+        assert (whole[0] * whole[1]).shape == layer(x).shape
 
 
 def test_evaluate_and_calibrate_take_it_too():

@@ -138,14 +138,17 @@ def test_the_direction_that_matters_for_classes_is_the_slope_of_the_log_odds(sha
     top = output.detach().argmax(1, keepdim=True)
     probs = output.softmax(1).gather(1, top)
     (slope,) = torch.autograd.grad((probs / (1 - probs)).log().sum(), output)
-    found = Categorical().direction(output.detach())
+    found, random = Categorical().direction(output.detach())
     sign = found.gather(1, top)
-    assert set(sign.flatten().tolist()) <= {-1.0, 1.0}
+    assert random == (len(shape) > 2)
+    assert set(sign.flatten().tolist()) == ({-1.0, 1.0} if random else {1.0})
     torch.testing.assert_close(found * sign, slope)
 
 
 def test_of_outputs_that_stand_alone_each_matters():
     output = torch.randn(40, 3)
     for own in (Gaussian(), Bernoulli()):
-        assert own.direction(output).unique().tolist() == [-1.0, 1.0]
-    assert Categorical().direction(torch.randn(40, 1)).unique().tolist() == [-1.0, 1.0]
+        assert own.direction(output).weights.unique().tolist() == [-1.0, 1.0]
+        assert own.direction(output).random
+        assert not own.direction(output[:, :1]).random
+    assert not Categorical().direction(torch.randn(40, 1)).random

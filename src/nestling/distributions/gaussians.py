@@ -23,6 +23,14 @@ class Sloped(NamedTuple):
     variance: Tensor
     slopes: list[Tensor]
 
+    def left_over(self, variances: list[Tensor]) -> Tensor:
+        """The variance that the slopes do not account for, given those of the elements."""
+        squares = [slope.square() for slope in self.slopes]
+        rest = torch.addcmul(self.variance, squares[0], variances[0], value=-1)
+        for square, variance in zip(squares[1:], variances[1:], strict=True):
+            rest.addcmul_(square, variance, value=-1)
+        return rest.clamp_min_(0)
+
 
 def rectified(mean: Tensor, variance: Tensor) -> Sloped:
     """ReLU of each element: exact."""

@@ -41,6 +41,11 @@ def uniform_noise(like: Tensor, generator: torch.Generator | None = None) -> Ten
     return noise.to(like.device)
 
 
+def random_signs(like: Tensor) -> Tensor:
+    """Plus or minus one, as likely."""
+    return torch.randint(0, 2, like.shape, device=like.device).to(like.dtype).mul_(2).sub_(1)
+
+
 def _device(like: Tensor, generator: torch.Generator | None) -> torch.device:
     """Where noise is drawn: where its generator is, so that one on the CPU gives the same numbers for any tensor."""
     return like.device if generator is None else generator.device

@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from nestling.arguments import floating_tensor, positive_number, real_tensor, whole_tensor
+from nestling.distributions.noise import random_signs
 from nestling.errors import ArgumentError, RangeError, ShapeError
+from nestling.network.moments import Direction
 from nestling.prediction.predictions import (
     NO_THRESHOLDS,
     ClassPrediction,
@@ -68,9 +70,9 @@ class Likelihood(ABC):
     def rows(self, outputs: Tensor, target: Tensor, limit: int) -> tuple[Tensor, Tensor]:
         """Elements as examples of their own, ``limit`` for each example at most, chosen from torch's random state."""
 
-    def direction(self, output: Tensor) -> Tensor:
-        """How a change of an output would matter most, of one sign or the other for each element, at random."""
-        return torch.randint(0, 2, output.shape, device=output.device).to(output.dtype).mul_(2).sub_(1)
+    def direction(self, output: Tensor) -> Direction:
+        """How a change of an output matters most: each number of it by itself, of one sign or the other."""
+        return Direction(random_signs(output), random=math.prod(output.shape[1:]) > 1)
 
     def nll(self, output: Tensor, target: Tensor) -> Tensor:
         """Mean over every labelled element of -log p(target | output), in nats."""
@@ -165,13 +167,14 @@ class Categorical(_Classes):
         """One for each class."""
         return output.shape[1]
 
-    def direction(self, output: Tensor) -> Tensor:
-        """The slope of the log-odds of the likeliest class against all others, of one sign or the other."""
+    def direction(self, output: Tensor) -> Direction:
+        """The slope of the log-odds of the likeliest class against all others; with several positions, signs differ."""
         if output.ndim < 2 or output.shape[1] < 2:
             return super().direction(output)
         top = output.argmax(1, keepdim=True)
-        others = output.scatter(1, top, -torch.inf).softmax(1).neg_().scatter_(1, top, 1.0)
-        return others.mul_(super().direction(output[:, :1]))
+        slope = output.scatter(1, top, -torch.inf).softmax(1).neg_().scatter_(1, top, 1.0)
+        several = math.prod(output.shape[2:]) > 1
+        return Direction(slope.mul_(random_signs(top.to(slope))) if several else slope, random=several)
 
 
 class Bernoulli(_Classes):

@@ -89,7 +89,7 @@ class Passes:
         size = _batch_size(args, kwargs)
         if self.num_draws == 0:
             return _checked(self.model(*args, **kwargs), number).unsqueeze(0)
-        if self.by == "moments" and draws_by_layers(self.model):
+        if self.by == "moments" and draws_by_layers(self.model) and not _is_for_inference(self.model):
             outputs = self._carried(args, kwargs, size, number)
             if outputs is not None:
                 return outputs
@@ -155,6 +155,11 @@ def draws_by_layers(model: nn.Module) -> bool:
     parts = [part for part in model.modules() if isinstance(part, Stochastic)]
     by_graph = not model.calls_layers if isinstance(model, Nested) else _has_graph(model)
     return not by_graph and all(isinstance(part, VariationalLayer) for part in parts)
+
+
+def _is_for_inference(model: nn.Module) -> bool:
+    """Whether a network was made in torch's inference mode: nothing can be asked about the slopes of its outputs."""
+    return any(own.is_inference() for own in (*model.parameters(), *model.buffers()))
 
 
 def _draws_apart(model: nn.Module) -> bool:

@@ -158,9 +158,9 @@ class _Forward(_VariationalConvolution):
 
     def _evenly(self, squares: Tensor, name: str, work_out: Callable[[], Tensor]) -> Tensor:
         """What some squares of the weight make of squared inputs, averaged over positions as if these were the same."""
-        sizes = tuple(squares.shape[-self.rank :])
-        known = self.posterior.known
-        weight = known(f"{name}, read evenly", lambda: self._read_evenly(known(name, work_out), sizes), of=sizes)
+        sizes, known = tuple(squares.shape[-self.rank :]), self.posterior.known
+        read_evenly = partial(self._read_evenly, known(name, work_out), sizes)
+        weight = known(f"{name}, read evenly", read_evenly, of=self._geometry(sizes))
         means, groups = squares.mean(self._positions), self.num_groups(weight)
         if groups == 1:
             found = F.linear(means, weight)
@@ -176,7 +176,7 @@ class _Forward(_VariationalConvolution):
         mean = known(f"{name}, of all outputs", lambda: known(name, work_out).mean(0))
         found = torch.einsum("nc...,c->n...", squares, mean.flatten(1).sum(1))
         for axis, size in enumerate(squares.shape[-self.rank :]):
-            matrix = known(f"{name}, along {axis}", partial(self._along, axis, size, mean), of=size)
+            matrix = known(f"{name}, along {axis}", partial(self._along, axis, size, mean), of=self._geometry(size))
             found = (found.movedim(axis + 1, -1) @ matrix).movedim(-1, axis + 1)
         return found.unsqueeze(1)
 
@@ -187,6 +187,10 @@ class _Forward(_VariationalConvolution):
         read = self._reads(axis, size, mean.device)
         counts = mean.new_zeros(size + 1, read.shape[1])
         return counts.scatter_add_(0, read, by_tap.unsqueeze(1).expand(read.shape))[1:]
+
+    def _geometry(self, sizes: object) -> tuple[object, ...]:
+        """What decides which inputs of such sizes a tap reads."""
+        return sizes, self.kernel_size, self.stride, self.dilation, self.padding_mode, tuple(self._edges)
 
     def _read_evenly(self, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
         """(out, in): the squares of a weight's taps, each by the share of positions at which it reads an input."""

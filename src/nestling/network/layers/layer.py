@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.weights import WeightPosterior
 from nestling.errors import ArgumentError
-from nestling.network.moments import Carrying, Moments, carrying, noted
+from nestling.network.moments import Carrying, Moments, carrying, graph_of_means, noted
 
 Factors = tuple[Tensor, ...]
 Sampling = Literal["local", "channel", "shared", "each"]
@@ -109,7 +109,7 @@ class VariationalLayer(Stochastic, ABC):
     def carry(self, x: Tensor | Moments, **asked: Any) -> Moments:  # noqa: ANN401
         """The moments of the outputs for an input that is known, or known by its moments."""
         read, spread = (x.mean_, x.variance) if isinstance(x, Moments) else (x, None)
-        with torch.enable_grad():
+        with graph_of_means():
             bias = None if self.bias is None else self.bias.detach()
             mean = self.apply_weight(read, self.posterior.mean.detach(), bias, **asked)
         with torch.no_grad():

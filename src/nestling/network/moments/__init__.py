@@ -7,5 +7,6 @@ end a pass back along one direction of the outputs says what independence has le
 
 from nestling.network.moments import pooling, rules
 from nestling.network.moments.moments import Carrying, Moments, carrying, noted
+from nestling.network.moments.sources import Direction, graph_of_means
 
-__all__ = ["Carrying", "Moments", "carrying", "noted", "pooling", "rules"]
+__all__ = ["Carrying", "Direction", "Moments", "carrying", "graph_of_means", "noted", "pooling", "rules"]

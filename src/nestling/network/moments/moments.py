@@ -16,7 +16,16 @@ from torch.utils import _pytree as pytree
 
 from nestling.distributions.gaussians import Pair, rectified
 from nestling.distributions.noise import normal_noise
-from nestling.network.moments.sources import Source, in_pieces, joined, sloped, variance_along
+from nestling.network.moments.sources import (
+    Direction,
+    Source,
+    graph_of_means,
+    in_pieces,
+    joined,
+    sloped,
+    summed,
+    variance_along,
+)
 
 Rule = Callable[..., Any]
 _F = TypeVar("_F", bound=Rule)
@@ -51,8 +60,8 @@ class Moments:
     been through a ReLU.
     """
 
-    def __init__(self, mean: Tensor, variance: Tensor, *, rectified: bool = False, origin: Pair | None = None) -> None:
-        self._mean, self._variance, self._origin = mean, variance.detach(), origin
+    def __init__(self, mean: Tensor, variance: Tensor, *, rectified: bool = False) -> None:
+        self._mean, self._variance = mean, variance.detach().expand_as(mean)
         self.rectified, self.positive = rectified, rectified
 
     @property
@@ -71,12 +80,6 @@ class Moments:
         """The mean and the variance of each element before the ReLU of those that are ``rectified``."""
         return self._mean, self._variance
 
-    def taken(self) -> tuple[Tensor, Tensor, Pair]:
-        """``before`` for one who changes the elements, and the same where they were last as they came: their origin."""
-        with torch.enable_grad():
-            mean = self._mean.view_as(self._mean)
-        return mean, self._variance, self._origin or (mean, self._variance)
-
     def draws(self, number: int) -> Tensor:
         """Draws of all elements (number * batch, ...), one copy of the batch after the other."""
         copies = (number, *[1] * (self._mean.ndim - 1))
@@ -94,7 +97,10 @@ class Moments:
     ) -> Any:  # noqa: ANN401
         """Apply the rule of an operation, or draw."""
         named = dict(kwargs or {})
-        with torch.enable_grad():
+        in_inference_mode = torch.is_inference_mode_enabled()
+        with graph_of_means():
+            if in_inference_mode:
+                args, named = pytree.tree_map_only(Tensor, Tensor.clone, (args, named))
             result = RULES[func](*args, **named) if func in RULES else drawn(func, args, named)
         if isinstance(result, Moments) and isinstance(args[0], Moments) and _is_in_place(func, named):
             args[0]._become(result)
@@ -104,8 +110,11 @@ class Moments:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         """A method of a tensor, or what does not depend on the values."""
         method = getattr(Tensor, name)  # an AttributeError names what is missing
+        if name == "data":
+            return self
         if name in _TURNED:
-            return Moments(getattr(self.mean_, name), getattr(self.variance, name))
+            with graph_of_means():
+                return Moments(getattr(self.mean_, name), getattr(self.variance, name))
         if name in _ASKED or not callable(method):
             return getattr(self._mean, name)
         return lambda *args, **kwargs: Moments.__torch_function__(method, (Moments,), (self, *args), kwargs)
@@ -116,30 +125,37 @@ class Moments:
 
     def __getitem__(self, index: Any) -> "Moments":  # noqa: ANN401
         """Some of the elements."""
-        return Moments(self.mean_[index], self.variance[index])
+        with graph_of_means():
+            return Moments(self.mean_[index], self.variance[index])
 
-    def along(self, direction: Tensor) -> "Moments":
+    def along(self, direction: Direction) -> "Moments":
         """The same means, with variances that agree along a direction with all the noise there was on the way.
 
-        The variances of an example are multiplied by one factor.
+        All variances of an example are multiplied by one factor; those of all examples, if signs are random, since the
+        sum of one example says little then, or if it can't be told which noise is whose.
         """
-        mean, sources = self.mean_, carried().sources
-        alone = (self.variance * direction.square()).flatten(1).sum(1)
-        factor = variance_along(mean, direction, sources) / alone.clamp_min(torch.finfo(alone.dtype).tiny)
+        mean = self.mean_
+        if not mean.requires_grad:  # nothing is known of where its noise comes from
+            return self
+        along = variance_along(mean, direction.weights, carried().sources)
+        alone = summed(direction.weights.square(), self.variance)
+        if direction.random or along.shape != alone.shape:
+            along, alone = along.sum(0, keepdim=True), alone.sum(0, keepdim=True)
+        factor = along / alone.clamp_min(torch.finfo(alone.dtype).tiny)
         return Moments(mean.detach(), self.variance * factor.view(-1, *[1] * (mean.ndim - 1)))
 
     def settle(self) -> None:
         """Apply a ReLU that was put off."""
         if not self.rectified:
             return
-        mean, spread, origin = self.taken()
-        value, variance, slope = joined(in_pieces(_rectified, mean.detach(), spread))
-        with torch.enable_grad():
-            self._mean = changed(sloped(mean, value, slope), variance, origin)
+        with torch.no_grad():
+            value, variance, rest, slope = joined(in_pieces(_rectified, self._mean, self._variance))
+        with graph_of_means():
+            self._mean = noted(sloped(self._mean, value, slope), rest)
         self._variance, self.rectified = variance, False
 
     def _become(self, other: "Moments") -> None:
-        self._mean, self._variance, self._origin = *other.before(), other._origin
+        self._mean, self._variance = other.before()
         self.rectified, self.positive = other.rectified, other.positive
 
 
@@ -193,14 +209,6 @@ def noted(mean: Tensor, *factors: Tensor, in_common: bool = False) -> Tensor:
     return mean
 
 
-def changed(mean: Tensor, variance: Tensor, origin: Pair) -> Tensor:
-    """The mean of changed elements, whose noise is new but for what the slopes take along from their origin."""
-    known, spread = origin
-    if known.requires_grad:
-        carried().sources.append(Source(known, (spread,), known=True))
-    return noted(mean, variance)
-
-
 @torch.no_grad()
 def drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     """What an operation gives for draws of what it is given, and for as many copies of what goes along with it."""
@@ -236,7 +244,7 @@ def rule(*functions: Any) -> Callable[[_F], _F]:  # noqa: ANN401
 
 def _rectified(mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
     found = rectified(mean, variance)
-    return found.mean, found.variance, *found.slopes
+    return found.mean, found.variance, found.left_over([variance]), *found.slopes
 
 
 def _is_in_place(func: Any, kwargs: Mapping[str, Any]) -> bool:  # noqa: ANN401

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nestling.distributions.gaussians import largest
-from nestling.network.moments.moments import RULES, Moments, Rule, changed, drawn, rule
+from nestling.network.moments.moments import RULES, Moments, Rule, drawn, noted, rule
 from nestling.network.moments.sources import in_pieces, joined
 
 
@@ -82,15 +82,14 @@ def _max_pool2d(
 
     def pool(mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
         found = largest([(mean[place], variance[place]) for place in places])
-        return found.mean, found.variance, *found.slopes
+        return found.mean, found.variance, found.left_over([variance[place] for place in places]), *found.slopes
 
-    before, spread, origin = input.taken()
-    value, variance, *slopes = joined(in_pieces(pool, before.detach(), spread))
+    before = input.before()[0]
+    with torch.no_grad():
+        value, variance, rest, *slopes = joined(in_pieces(pool, *input.before()))
     tiled = (height, width, rows % height, columns % width) == (down, right, 0, 0)
     mean: Tensor = _Chosen.apply(before, value, places, tiled, *slopes)  # type: ignore[no-untyped-call]
-    if input.rectified:
-        return Moments(mean, variance, rectified=True, origin=origin)
-    return Moments(changed(mean, variance, origin), variance)
+    return Moments(noted(mean, rest), variance, rectified=input.rectified)
 
 
 _Place = tuple[Any, slice, slice]
@@ -109,15 +108,13 @@ class _Chosen(torch.autograd.Function):
         *slopes: Tensor,
     ) -> Tensor:
         ctx.save_for_backward(*slopes)
-        ctx.places, ctx.tiled, ctx.layout = places, tiled, (mean.shape, mean.stride())
+        ctx.places, ctx.tiled, ctx.like = places, tiled, torch.empty_like(mean, device="meta")
         return value.detach()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        found = gradient.new_empty_strided(*ctx.layout)
-        if not ctx.tiled:
-            found.zero_()
+        found = (torch.empty_like if ctx.tiled else torch.zeros_like)(ctx.like, device=gradient.device)
         for place, slope in zip(ctx.places, ctx.saved_tensors, strict=True):
             if ctx.tiled:  # every element is of one window
                 torch.mul(gradient, slope, out=found[place])

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nestling.network.moments.moments import RULES, Moments, Rule, carried, changed, drawn, rule
+from nestling.distributions.gaussians import Sloped
+from nestling.network.moments.moments import RULES, Moments, Rule, carried, drawn, noted, rule
 from nestling.network.moments.sources import sloped
 
 _SHAPED = """
     flatten reshape view squeeze unsqueeze permute transpose contiguous narrow select chunk split unflatten expand clone
-    detach to float double movedim flip roll unbind
+    to float double movedim flip roll unbind
 """.split()
 """Methods, and functions of torch, that only move elements."""
 _POINTWISE: tuple[Callable[..., Tensor], ...] = (
@@ -45,9 +46,7 @@ def _by_quadrature(function: Callable[..., Tensor]) -> Rule:
 
     def of(x: Moments, *args: Any, **kwargs: Any) -> Moments:  # noqa: ANN401
         kwargs.pop("inplace", None)
-        x.settle()
-        before, spread, origin = x.taken()
-        known = before.detach()
+        known, spread = x.mean_.detach(), x.variance
         std = torch.maximum(spread.clamp_min(0).sqrt(), known.abs().add_(1).mul_(_LEAST_SPREAD))
         mean, square, slope = torch.zeros_like(std), torch.zeros_like(std), torch.zeros_like(std)
         for node, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
@@ -56,7 +55,8 @@ def _by_quadrature(function: Callable[..., Tensor]) -> Rule:
             square.addcmul_(value, value, value=weight)
             slope.add_(value, alpha=weight * node)  # E f'(x) = E f(x) (x - mean) / variance
         variance = square.sub_(mean.square()).clamp_min_(0) * (spread / std.square())
-        return Moments(changed(sloped(before, mean, slope.div_(std)), variance, origin), variance)
+        rest = Sloped(mean, variance, [slope.div_(std)]).left_over([spread])
+        return Moments(noted(sloped(x.mean_, mean, slope), rest), variance)
 
     return of
 
@@ -117,8 +117,15 @@ def _batch_norm(
     return Moments(torch.addcmul(shift.view(shape), input.mean_, factor.view(shape)), variance)
 
 
+@rule(torch.detach, Tensor.detach, Tensor.detach_)
+def _detach(x: Moments) -> Moments:
+    return x  # no gradient of a caller's comes this way
+
+
 @rule(torch.add, Tensor.add, Tensor.add_)
 def _add(x: Any, other: Any, *, alpha: float = 1) -> Moments:  # noqa: ANN401
+    if x is other:
+        return Moments(x.mean_ * (1 + alpha), x.variance * (1 + alpha) ** 2)
     (mean, variance), (more, varied) = _pairs(x, other)
     return Moments(mean + alpha * more, variance + alpha**2 * varied)
 
@@ -139,10 +146,14 @@ def _negative(x: Moments) -> Moments:
 
 
 @rule(torch.mul, Tensor.mul, Tensor.mul_)
-def _mul(x: Any, other: Any) -> Moments:  # noqa: ANN401
+def _mul(x: Any, other: Any) -> Any:  # noqa: ANN401
+    if x is other:
+        return RULES[torch.square](x)
     (mean, variance), (times, varied) = _pairs(x, other)
-    square = mean**2 * varied + times**2 * variance + variance * varied
-    return Moments(mean * times, square)
+    product, rest = mean * times, variance * varied
+    if isinstance(x, Moments) and isinstance(other, Moments):
+        product = noted(product, rest.expand_as(product))
+    return Moments(product, mean**2 * varied + times**2 * variance + rest)
 
 
 @rule(torch.div, Tensor.div, Tensor.div_)
@@ -150,6 +161,16 @@ def _div(x: Any, other: Any) -> Any:  # noqa: ANN401
     if isinstance(other, Moments):
         return drawn(torch.div, (x, other), {})
     return Moments(x.mean_ / other, x.variance / other**2)
+
+
+@rule(F.log_softmax, torch.log_softmax, Tensor.log_softmax)
+def _log_softmax(input: Moments, dim: int = -1, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Moments:
+    """To first order: the slope of log p_k in a logit z_j is 1 - p_k for its own, and -p_j for the others."""
+    mean = torch.log_softmax(input.mean_, dim, dtype)
+    with torch.no_grad():
+        probs, variance = mean.exp(), input.variance.to(mean.dtype)
+        shared = (probs.square() * variance).sum(dim, keepdim=True)
+        return Moments(mean, variance - 2 * probs * variance + shared)
 
 
 @rule(torch.cat)
@@ -186,7 +207,7 @@ def _pairs(*values: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401
     for own in values:
         if not isinstance(own, Moments):
             pairs.append((own, 0.0))
-        elif times == carried().number > 1 and len(own) * times == longest:  # a batch that others have draws of
+        elif carried().drawn and times == carried().number and len(own) * times == longest:  # others have draws of it
             copies = (times, *[1] * (own.ndim - 1))
             pairs.append((own.mean_.repeat(copies), own.variance.repeat(copies)))
         else:

@@ -5,9 +5,10 @@ moves many elements of the next. To first order that dependence is in the slopes
 those of one direction in one pass back, with every path from a source of noise to the outputs in them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,37 +18,52 @@ _PIECE = 2**18
 """Elements that are worked on at a time, so that all that is made on the way stays in the cache."""
 
 
+class Direction(NamedTuple):
+    """The sum of outputs that matters, by their weights; with ``random`` signs if there are several for an example."""
+
+    weights: Tensor
+    random: bool
+
+
 @dataclass(frozen=True)
 class Source:
     """Elements, by their means, and the variance of the noise that comes in there: the product of its factors.
 
     The noise is independent between elements, but if a factor has one entry for several that have it ``in_common``.
-    Where ``known``, it is the variance that other sources account for already, and is taken off.
     """
 
     mean: Tensor
     factors: tuple[Tensor, ...]
     in_common: bool = False
-    known: bool = False
 
     def arriving(self, slope: Tensor) -> Tensor:
         """(examples,): what of the variance arrives where the slope is that of the outputs in these elements."""
         if self.in_common:
             slope = slope.sum_to_size(self.factors[0].shape)
-        found = torch.cat(in_pieces(_summed, slope, *self.factors))
-        return found.neg_() if self.known else found
+        return torch.cat(in_pieces(summed, slope.square(), *self.factors))
 
 
-def variance_along(mean: Tensor, direction: Tensor, sources: Sequence[Source]) -> Tensor:
-    """(examples,): the variance of each example's sum of outputs times a direction, from all sources of noise.
+def variance_along(mean: Tensor, weights: Tensor, sources: Sequence[Source]) -> Tensor:
+    """(examples,): the variance of each example's sum of outputs times their weights, from all sources of noise.
 
-    One number for all examples if the first axis of some source is not that of the outputs.
+    (1,): that of all examples together, if the first axis of some source is not that of the outputs.
     """
-    slopes = torch.autograd.grad(mean, [own.mean for own in sources], direction, allow_unused=True)
+    slopes = torch.autograd.grad(mean, [own.mean for own in sources], weights, allow_unused=True)
     arriving = [own.arriving(slope) for own, slope in zip(sources, slopes, strict=True) if slope is not None]
-    if all(len(own) == len(mean) for own in arriving):
-        return torch.stack(arriving).sum(0).clamp_min_(0)
-    return (torch.stack([own.sum() for own in arriving]).sum() / len(mean)).clamp_min_(0).expand(len(mean))
+    if any(len(own) != len(mean) for own in arriving):
+        arriving = [own.sum(0, keepdim=True) for own in arriving]
+    return torch.stack(arriving).sum(0)
+
+
+def graph_of_means() -> AbstractContextManager[None]:
+    """Let autograd follow the means inside the block, whatever the mode of the code around it."""
+    return _after_inference_mode() if torch.is_inference_mode_enabled() else torch.enable_grad()
+
+
+@contextmanager
+def _after_inference_mode() -> Iterator[None]:
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 def in_pieces(function: Callable[..., Any], *tensors: Tensor) -> list[Any]:
@@ -64,11 +80,11 @@ def joined(pieces: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     return pieces[0] if len(pieces) == 1 else tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))
 
 
-def _summed(slope: Tensor, *factors: Tensor) -> Tensor:
-    found = slope.square()
+def summed(value: Tensor, *factors: Tensor) -> Tensor:
+    """(examples,): the sum over each example of a product, which is made in the place of the first tensor."""
     for factor in factors:
-        found.mul_(factor)
-    return found.sum(tuple(range(1, found.ndim))) if found.ndim > 1 else found
+        value.mul_(factor)
+    return value.sum(tuple(range(1, value.ndim))) if value.ndim > 1 else value
 
 
 def sloped(mean: Tensor, value: Tensor, slope: Tensor) -> Tensor:
