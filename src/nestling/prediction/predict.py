@@ -43,8 +43,9 @@ def predict(
     more than 16, and one number a channel for a smaller one, evenly, at about half the time; or ``"moments"``: no
     weight is drawn, but means and variances go through the network once, each element a Gaussian independent of the
     others; a pass back says how far the noise of all layers moves what decides (the log-odds of the likeliest class),
-    which sets the variances of an example's outputs (of a batch's, for several pixels or numbers); and 100 draws of the outputs are averaged. An operation without a
-    rule for moments is named in a warning, and ``samples`` draws are made from there on.
+    which sets the variances of an example's outputs (of a batch's, for several pixels or numbers); and 100 draws of the
+    outputs are averaged. An operation without a rule for moments is named in a warning, and ``samples`` draws are made
+    from there on.
     """
     chosen = likelihood_named(likelihood)
     with passes(model, cut, samples, seed, chosen, by) as run:
