@@ -41,6 +41,10 @@ def finishing(pruning: nl.Recipe, epochs: int, batch_size: int) -> nl.Recipe:
     return pruning.but(epochs=epochs, batch_size=batch_size, lr=float(pruning.lr) / 3, kl_warm_up=0.0)
 
 
+def tuning(pruning: nl.Recipe, epochs: int) -> nl.Recipe:
+    return nl.Recipe(epochs=epochs, batch_size=250, lr=1e-3, lr_warm_up=0.0, keep="last", seed=pruning.seed)
+
+
 def run(
     method: Any,  # noqa: ANN401
     network: str,
@@ -49,6 +53,7 @@ def run(
     threshold: float,
     finish: int,
     finish_batch_size: int,
+    tune: int,
     folder: Path | None,
     **changes: Any,  # noqa: ANN401
 ) -> dict[str, Any]:
@@ -68,6 +73,7 @@ def run(
         recipe=chosen,
         pretrain=pretraining(chosen, pretrain) if pretrain else False,
         finish=finishing(chosen, finish, finish_batch_size) if finish else False,
+        tune=tuning(chosen, tune) if tune else False,
         threshold=threshold,
         out=folder,
     )
@@ -98,6 +104,7 @@ def run(
         "threshold": threshold,
         "finish": finish,
         "finish_batch_size": finish_batch_size,
+        "tune": tune,
         "changes": changes,
         "cpu_seconds": round(time.process_time() - started),
     }
@@ -114,6 +121,7 @@ def table(path: Path) -> None:
     for line in path.read_text().splitlines():
         own = json.loads(line)
         finish = f"{own['epochs']} + {own['finish']} in batches of {own['finish_batch_size']}"
+        finish += f" + {own['tune']} tuned" if own.get("tune") else ""
         rows[own["network"], own["method"], own["threshold"], finish].append(own)
     print(
         "| network, method | paper: error, times smaller, sparsity per layer | threshold, epochs | error %, mean (each)"
@@ -144,6 +152,7 @@ def main() -> None:
     running.add_argument("--threshold", type=float, default=0.5, help="on log alpha; the papers have 3")
     running.add_argument("--finish", type=int, default=25, help="epochs with what is left; 0 as the papers: stop")
     running.add_argument("--finish-batch-size", type=int, default=1000)
+    running.add_argument("--tune", type=int, default=0, help="epochs of the plain network that is left")
     running.add_argument("--folder", type=Path, help="keep the stages here, to go on or to try another threshold")
     running.add_argument("--out", type=Path, required=True)
     for name, kind in (("epochs", int), ("lr", float), ("order_lr", float), ("kl_warm_up", float), ("batch_size", int)):
@@ -158,7 +167,17 @@ def main() -> None:
     out = given.pop("out")
     positional = [
         given.pop(name)
-        for name in ("method", "network", "seed", "pretrain", "threshold", "finish", "finish_batch_size", "folder")
+        for name in (
+            "method",
+            "network",
+            "seed",
+            "pretrain",
+            "threshold",
+            "finish",
+            "finish_batch_size",
+            "tune",
+            "folder",
+        )
     ]
     found = run(*positional, **{name: value for name, value in given.items() if value is not None})
     with out.open("a") as file:

@@ -160,6 +160,7 @@ def prune(
     inputs: bool = False,
     pretrain_epochs: int = 0,
     finish: bool = False,
+    tune: bool = False,
     pretrained: Path | None = None,
     device: Device = "auto",
     recipe: Annotated[Recipe, arg(name="")] = PRUNING,
@@ -178,6 +179,7 @@ def prune(
         inputs: Gate single input features too.
         pretrain_epochs: Epochs of plain training before.
         finish: Train what is left for a sixth of the epochs when the rest is gone; allows a lower threshold.
+        tune: Train the plain network that results for as long, without noise.
         pretrained: Weights to start from, a .safetensors file with the network's own names.
         device: auto takes a GPU where there is one.
     """
@@ -193,6 +195,7 @@ def prune(
             inputs=inputs,
             pretrain_epochs=pretrain_epochs,
             finish=finish,
+            tune=tune,
             pretrained=pretrained,
             model_options=model_options,
             device=device,

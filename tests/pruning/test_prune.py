@@ -107,6 +107,30 @@ def test_finishing_trains_the_units_that_are_left(tmp_path):
         quick("dependent_beta_bernoulli", finish=True)
 
 
+@pytest.mark.parametrize("method", ["sparse_vd", "beta_bernoulli"])
+def test_tuning_trains_the_plain_network_that_is_left(method, tmp_path):
+    """And gives back no weight that is gone; the network with noise stays as it was."""
+    threshold = {"sparse_vd": 0.0, "beta_bernoulli": 0.2}[method]
+    options = {"recipe": QUICK.but(epochs=12, kappa=0.1), "threshold": threshold}
+    whole = quick(method, **options)
+    tuned, again = (quick(method, **options, tune=QUICK.but(epochs=3), out=tmp_path) for _ in range(2))
+    assert len(tuned.log) == len(whole.log) + 3
+    assert (tmp_path / f"tune-{threshold:g}").is_dir()
+    for one, two, three in zip(*(own.network.parameters() for own in (whole, tuned, again)), strict=True):
+        assert torch.equal(two, three)
+        assert two.grad_fn is None
+        assert not two._backward_hooks
+        if two.ndim > 1:
+            assert torch.equal(one == 0, two == 0)
+            assert (one != two)[one != 0].float().mean() > 0.5  # of some units no example makes use
+    assert not tuned.network.training
+    assert tuned.compression == whole.compression
+    for one, two in zip(whole.uncertain.parameters(), tuned.uncertain.parameters(), strict=True):
+        assert torch.equal(one, two)
+    with pytest.raises(ArgumentError, match="see dependent"):
+        quick("dependent_beta_bernoulli", tune=True)
+
+
 def test_a_stopped_run_goes_on(tmp_path):
     whole = quick("vbd", out=tmp_path / "a", pretrain=QUICK)
     again = quick("vbd", out=tmp_path / "a", pretrain=QUICK)

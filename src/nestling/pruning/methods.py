@@ -91,6 +91,12 @@ def finishing_recipe(pruning: Recipe, finish: Recipe | bool) -> Recipe | None:
     return pruning.but(epochs=max(1, pruning.epochs // 6), lr=lr, kl_warm_up=0.0)
 
 
+def tuning_recipe(pruning: Recipe, tune: Recipe | bool) -> Recipe | None:
+    """How the plain network that is left is trained on; True: as ``finish=True`` is."""
+    last = finishing_recipe(pruning, tune)
+    return None if last is None else plain_recipe(last if isinstance(tune, bool) else tune)
+
+
 def plain_recipe(recipe: Recipe) -> Recipe:
     """A recipe for a network without posteriors and widths."""
     return recipe.but(**_WHOLE)

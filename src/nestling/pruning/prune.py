@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -30,10 +30,19 @@ from nestling.pruning.methods import (
     method_named,
     plain_recipe,
     pruning_recipe,
+    tuning_recipe,
 )
 from nestling.pruning.pruned import LayerReport, Pruned
 from nestling.pruning.sites import Site, check_called, chosen_sites, find_sites
-from nestling.pruning.weights import check_weights_left, hold, kept_weights, live_units, with_noise, without_weights
+from nestling.pruning.weights import (
+    check_weights_left,
+    hold,
+    hold_zeros,
+    kept_weights,
+    live_units,
+    with_noise,
+    without_weights,
+)
 from nestling.training import Recipe, Run, train
 from nestling.training.files import tensors_digest
 
@@ -51,6 +60,7 @@ def prune(
     pretrain: Recipe | bool = False,
     dependent: Recipe | None = None,
     finish: Recipe | bool = False,
+    tune: Recipe | bool = False,
     threshold: float | None = None,
     inputs: bool = False,
     where: Literal["inner", "all"] = "inner",
@@ -67,7 +77,8 @@ def prune(
     single features of linear layers too that read the network's input or flattened channels. ``recipe`` says how long
     and how fast (``order_lr`` is the gates' learning rate), ``pretrain`` how the network is trained before that (True:
     the default recipe), ``dependent`` how the second stage of dependent_beta_bernoulli is, ``finish`` how what is left
-    is trained on, noise and all, when the rest is gone (True: for a sixth of the epochs), so that more can go.
+    is trained on, noise and all, when the rest is gone (True: for a sixth of the epochs), so that more can go, and
+    ``tune`` how the plain network that results is, without any noise (not ``uncertain``, which stays as it was).
     ``threshold`` is on log alpha for sparse_vd and vbd, on the keep probability for the beta-Bernoullis, on the
     signal-to-noise ratio for log_normal. ``exclude`` names modules to leave alone, ``only`` the groups to gate.
 
@@ -75,22 +86,24 @@ def prune(
     """
     chosen, kind = method_named(method, structure)
     limit = checked_threshold(chosen, threshold)
-    _check(module, kind, method, inputs=inputs, only=only, dependent=dependent, finish=finish)
+    _check(module, kind, method, inputs=inputs, only=only, dependent=dependent, finish=finish or tune)
     if isinstance(data, DataLoader):
         data = (data, data)
     stage = _Stage(example, data, None if out is None else Path(out), likelihood, quiet)
     before = None if not pretrain else plain_recipe(PRETRAINING if isinstance(pretrain, bool) else pretrain)
     chosen_recipe = pruning_recipe(chosen, recipe)
-    last = finishing_recipe(chosen_recipe, finish)
+    last, tuning = finishing_recipe(chosen_recipe, finish), tuning_recipe(chosen_recipe, tune)
     if kind == "weights":
         with_noise(module, example, tuple(exclude))  # refuse now what can't be pruned, not after it was trained
-        return _prune_weights(stage, module, stage.start(module, before), method, limit, chosen_recipe, exclude, last)
+        start = stage.start(module, before)
+        found = _prune_weights(stage, module, start, method, limit, chosen_recipe, exclude, last)
+        return stage.tuned(found, tuning)
     base = _base(module, example, where, exclude)
     sites, left = _sites(base, method, inputs=inputs, exclude=exclude, only=only)
     run = stage.with_gates(stage.start(module, before), sites, chosen, limit, chosen_recipe, method)
     if method == "dependent_beta_bernoulli":
         run = stage.dependent(run, pruning_recipe(chosen, dependent or chosen_recipe))
-    return _taken_out(run, stage, module, base, sites, method, limit, left, last)
+    return stage.tuned(_taken_out(run, stage, module, base, sites, method, limit, left, last), tuning)
 
 
 def _sites(
@@ -150,6 +163,18 @@ class _Stage:
     def finish(self, nested: Nested, recipe: Recipe, threshold: float) -> Run:
         """Train what a threshold has left of a network; others may be tried in the same folder."""
         return self._train(nested, recipe, f"finish-{threshold:g}", {})
+
+    def tuned(self, pruned: Pruned, recipe: Recipe | None) -> Pruned:
+        """Train the plain network that is left, if there is a recipe for that; weights that are gone stay so."""
+        if recipe is None:
+            return pruned
+        network = deepcopy(pruned.network)
+        if pruned.structure == "weights":
+            hold_zeros(network, pruned.kept)
+        run = self._train(without_widths(network, self.example), recipe, f"tune-{pruned.threshold:g}", {})
+        tuned = deepcopy(pruned.network)  # whose weights are free again
+        tuned.load_state_dict(run.nested.module.state_dict())
+        return replace(pruned, network=tuned, log=[*pruned.log, *run.log])
 
     def _train(
         self,
@@ -337,4 +362,6 @@ def _check(
         raise ArgumentError("dependent", "a recipe", needed, "It is the recipe of that method's second stage.")
     if finish and method == "dependent_beta_bernoulli":
         needed = "left out for dependent_beta_bernoulli"
-        raise ArgumentError("finish", "a recipe", needed, "Its second stage trains what is left: see dependent.")
+        raise ArgumentError(
+            "finish or tune", "a recipe", needed, "Its second stage trains what is left: see dependent."
+        )

@@ -1,6 +1,6 @@
 """Single weights: noise that is added to each, the threshold on log alpha, and units that no weight is left of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -60,8 +60,19 @@ def hold(nested: Nested, kept: Mapping[str, Tensor]) -> None:
     """Keep weights that are gone from being trained: they get no gradient."""
     for path, layer in _layers(nested.module).items():
         for parameter in layer.posterior.parameters():
-            if parameter.requires_grad:
-                parameter.register_hook(partial(_where_kept, kept[path]))  # type: ignore[no-untyped-call]
+            _hold_parameter(parameter, kept[path])
+
+
+def hold_zeros(module: nn.Module, paths: Iterable[str]) -> None:
+    """The same for the weights of plain layers that are zero."""
+    for path in paths:
+        weight = _weight_of(module.get_submodule(path))
+        _hold_parameter(weight, weight.detach() != 0)
+
+
+def _hold_parameter(parameter: Tensor, kept: Tensor) -> None:
+    if parameter.requires_grad:
+        parameter.register_hook(partial(_where_kept, kept))  # type: ignore[no-untyped-call]
 
 
 def _where_kept(kept: Tensor, gradient: Tensor) -> Tensor:
