@@ -6,6 +6,7 @@ NESTLING_DATA=folder python experiments/bn3/one_pass.py vgg11 0 --epochs 10 --ou
 
 import argparse
 import json
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 import nestling as nl
 from nestling.prediction import ClassScores
 from nestling.prediction.likelihoods import Categorical
-from nestling.prediction.passes import passes
+from nestling.prediction.passes import By, passes
 
 CUTS = (0.25, 0.5, 1.0)
 SAMPLES, BATCH = 100, 250
@@ -27,7 +28,15 @@ NETWORKS: dict[str, dict[str, Any]] = {
 """What each is trained on, what it is shown that it does not know, and its size."""
 
 
-def run(network: str, seed: int, epochs: int, images: int, precision: Any, folder: Path | None) -> list[dict[str, Any]]:  # noqa: ANN401
+def run(
+    network: str,
+    seed: int,
+    epochs: int,
+    images: int,
+    precision: Any,  # noqa: ANN401
+    folder: Path | None,
+    ways: Sequence[By],
+) -> list[dict[str, Any]]:
     torch.manual_seed(seed)
     own = NETWORKS[network]
     data = nl.data.load(own["data"], seed=seed)
@@ -38,7 +47,7 @@ def run(network: str, seed: int, epochs: int, images: int, precision: Any, folde
     nl.train(nested, data, recipe, out=folder)
     test, ood = (list(islice(part.batches("test", BATCH), images // BATCH)) for part in (data, strange))
     found = [{"network": network, "seed": seed, "variance_kept": variance_kept(nested, test[0][0])}]
-    for by in ("draws", "moments"):
+    for by in ways:
         for cut, scores in zip(CUTS, nl.evaluate(nested, test, cut=CUTS, samples=SAMPLES, ood=ood, by=by), strict=True):
             assert isinstance(scores, ClassScores)
             figures = {"accuracy": 100 * scores.accuracy, "nll": scores.nll, "ece": 100 * scores.ece}
@@ -71,11 +80,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--images", type=int, default=10_000, help="of the test set, and as many strange ones")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of training")
+    parser.add_argument("--by", nargs="+", choices=("draws", "moments"), default=("draws", "moments"))
     parser.add_argument("--folder", type=Path, help="where to keep the run, or to find it")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    for record in run(asked.network, asked.seed, asked.epochs, asked.images, asked.precision, asked.folder):
+    how = asked.epochs, asked.images, asked.precision, asked.folder, asked.by
+    for record in run(asked.network, asked.seed, *how):
         with asked.out.open("a") as file:
             file.write(json.dumps(record) + "\n")
         print(json.dumps(record))

@@ -81,10 +81,15 @@ class Moments:
         return self._mean, self._variance
 
     def draws(self, number: int) -> Tensor:
-        """Draws of all elements (number * batch, ...), one copy of the batch after the other."""
-        copies = (number, *[1] * (self._mean.ndim - 1))
-        mean, std = self._mean.detach().repeat(copies), self._variance.clamp_min(0).sqrt().repeat(copies)
-        drawn = torch.addcmul(mean, std, normal_noise(mean))
+        """Draws of all elements (number * batch, ...), one copy of the batch after the other.
+
+        The second half has the noise of the first with the other sign, so that means come out as they are.
+        """
+        copies = [1] * (self._mean.ndim - 1)
+        noise = normal_noise(self._mean.detach().repeat((number + 1) // 2, *copies))
+        both = torch.cat([noise, noise.neg()])[: number * len(self)]
+        mean, std = (own.repeat(number, *copies) for own in (self._mean.detach(), self._variance.clamp_min(0).sqrt()))
+        drawn = torch.addcmul(mean, std, both)
         return drawn.relu_() if self.rectified else drawn
 
     @classmethod
