@@ -23,8 +23,8 @@ from nestling.network.moments.sources import (
     in_pieces,
     joined,
     sloped,
-    summed,
     variance_along,
+    weighed,
 )
 
 Rule = Callable[..., Any]
@@ -143,7 +143,7 @@ class Moments:
         if not mean.requires_grad:  # nothing is known of where its noise comes from
             return self
         along = variance_along(mean, direction.weights, carried().sources)
-        alone = summed(direction.weights.square(), self.variance)
+        alone = weighed(direction.weights.square(), self.variance)
         if direction.random or along.shape != alone.shape:
             along, alone = along.sum(0, keepdim=True), alone.sum(0, keepdim=True)
         factor = along / alone.clamp_min(torch.finfo(alone.dtype).tiny)

@@ -27,9 +27,10 @@ class Direction(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """Elements, by their means, and the variance of the noise that comes in there: the product of its factors.
+    """Elements, by their means, and the variance of the noise that comes in there.
 
-    The noise is independent between elements, but if a factor has one entry for several that have it ``in_common``.
+    It is one factor, or the product of one by channel (batch, channels, 1, ...) and one by position (batch, 1, ...).
+    The noise is independent between elements, but if the factor has one entry for several that have it ``in_common``.
     """
 
     mean: Tensor
@@ -40,7 +41,7 @@ class Source:
         """(examples,): what of the variance arrives where the slope is that of the outputs in these elements."""
         if self.in_common:
             slope = slope.sum_to_size(self.factors[0].shape)
-        return torch.cat(in_pieces(summed, slope.square(), *self.factors))
+        return torch.cat(in_pieces(_arriving, slope, *self.factors))
 
 
 def variance_along(mean: Tensor, weights: Tensor, sources: Sequence[Source]) -> Tensor:
@@ -80,11 +81,18 @@ def joined(pieces: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     return pieces[0] if len(pieces) == 1 else tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))
 
 
-def summed(value: Tensor, *factors: Tensor) -> Tensor:
-    """(examples,): the sum over each example of a product, which is made in the place of the first tensor."""
-    for factor in factors:
-        value.mul_(factor)
-    return value.sum(tuple(range(1, value.ndim))) if value.ndim > 1 else value
+def weighed(squares: Tensor, weights: Tensor) -> Tensor:
+    """(examples,): the sum over each example of some squares times their weights, in whose place the product goes."""
+    product = squares.mul_(weights)
+    return product.sum(tuple(range(1, product.ndim))) if product.ndim > 1 else product
+
+
+def _arriving(slope: Tensor, *factors: Tensor) -> Tensor:
+    if len(factors) == 1:
+        return weighed(slope.square(), factors[0])
+    by_channel, by_position = factors
+    summed = by_position.flatten(2) @ slope.square().flatten(2).transpose(1, 2)  # (batch, 1, channels)
+    return (summed.flatten(1) * by_channel.flatten(1)).sum(1)
 
 
 def sloped(mean: Tensor, value: Tensor, slope: Tensor) -> Tensor:
