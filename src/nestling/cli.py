@@ -179,7 +179,7 @@ def prune(
         inputs: Gate single input features too.
         pretrain_epochs: Epochs of plain training before.
         finish: Train what is left for a sixth of the epochs when the rest is gone; allows a lower threshold.
-        tune: Train the plain network that results for as long, without noise.
+        tune: Train the plain network that results, without noise, for a sixth of the epochs too.
         pretrained: Weights to start from, a .safetensors file with the network's own names.
         device: auto takes a GPU where there is one.
     """
