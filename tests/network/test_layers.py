@@ -427,6 +427,56 @@ def test_gradients_with_the_noise_held_fixed(name, sampling):
     assert all(bool((tensor.grad != 0).any()) for tensor in parameters.values())
 
 
+@pytest.mark.parametrize("family", [AdditiveGaussian, MultiplicativeGaussian])
+@pytest.mark.parametrize("shape", [(3, 4), (3, 1), ()])
+@pytest.mark.parametrize("frozen", ["nothing", "mean", "scale", "input"])
+def test_gradients_of_scales_that_weights_share_and_of_what_is_frozen(family, shape, frozen):
+    made = torch.Generator().manual_seed(22)
+    values = {"input": (2, 4), "mean": (3, 4), "scale": shape}
+    tensors = {key: torch.randn(size, generator=made, dtype=F64) for key, size in values.items()}
+    free = [key for key in tensors if key != frozen]
+
+    def run(*given):
+        x, mean, scale = (tensors | dict(zip(free, given, strict=True))).values()
+        torch.manual_seed(23)
+        layer = VariationalLinear(family(mean, scale), None)
+        return layer(x)
+
+    assert gradcheck(run, tuple(tensors[key].requires_grad_() for key in free))
+
+
+@pytest.mark.parametrize("name", ["transpose1d", "transpose2d"])
+def test_gradients_where_an_output_size_is_asked_for(name):
+    layer, x = convert(build(name)), batch(name, 2).requires_grad_()
+    smallest = layer.eval()(x, output_size=None).shape[2:]
+    asked = [size - edge for size, edge in zip(smallest, layer.output_padding, strict=True)]
+
+    def run(x):
+        torch.manual_seed(24)
+        return layer.train()(x, output_size=asked)
+
+    assert gradcheck(run, (x,), fast_mode=True)
+
+
+@pytest.mark.parametrize("name", ["linear", "conv2d", "transpose2d"])
+def test_gradients_of_mixed_precision_are_those_of_torch(name):
+    """Against the variance written out: autograd casts there, the layer's own gradients do so by themselves."""
+    layer, x = convert(build(name, torch.float32)), batch(name, 3, torch.float32).requires_grad_()
+    mean, log_alpha = layer.posterior.mean, layer.posterior.log_alpha
+
+    def gradients(variance):
+        found = torch.autograd.grad(variance.float().square().sum(), (x, mean, log_alpha))
+        assert all(own.dtype == torch.float32 for own in found)
+        return found
+
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = layer.moments(x)[1]
+        written_out = layer.apply_weight(x.square(), log_alpha.exp() * mean.square(), None)
+    assert ours.dtype == written_out.dtype == torch.bfloat16
+    for own, other in zip(gradients(ours), gradients(written_out), strict=True):
+        assert (own - other).norm() < 0.02 * other.norm()
+
+
 # Modes
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from nestling.distributions.layout import laid_out_as
 from nestling.distributions.totals import total
-from nestling.distributions.weights.posterior import LOG_ALPHA_BOUNDS, WeightPosterior, to_log_alpha
+from nestling.distributions.weights.posterior import LOG_ALPHA_BOUNDS, PullBack, WeightPosterior, to_log_alpha
 
 
 class MultiplicativeGaussian(WeightPosterior):
@@ -25,9 +25,17 @@ class MultiplicativeGaussian(WeightPosterior):
         """log alpha within its bounds."""
         return F.hardtanh(self.log_alpha, *LOG_ALPHA_BOUNDS)
 
-    def variance(self) -> Tensor:
-        """alpha theta^2."""
-        return _ScaledSquare.apply(self.mean, self.log_alpha)  # type: ignore[no-untyped-call,no-any-return]
+    @staticmethod
+    def variance_of(mean: Tensor, scale: Tensor) -> tuple[Tensor, PullBack]:
+        """alpha theta^2 from theta and log alpha, and what gives their gradients."""
+        scaled = F.hardtanh(scale, *LOG_ALPHA_BOUNDS).exp_() * mean
+
+        def pull_back(gradient: Tensor) -> tuple[Tensor, Tensor]:
+            shared = laid_out_as(mean, gradient) * scaled
+            to_scale = _to_log_alpha(shared * mean, scale)
+            return shared.mul_(2), to_scale
+
+        return scaled * mean, pull_back
 
     def std(self) -> Tensor:
         """sqrt(alpha) |theta|."""
@@ -58,9 +66,11 @@ class AdditiveGaussian(WeightPosterior):
         """log sigma^2 - log theta^2 within its bounds."""
         return to_log_alpha(self.mean, self.log_sigma2).clamp(*LOG_ALPHA_BOUNDS)
 
-    def variance(self) -> Tensor:
-        """sigma^2."""
-        return self.log_sigma2.exp().expand_as(self.mean)
+    @staticmethod
+    def variance_of(mean: Tensor, scale: Tensor) -> tuple[Tensor, PullBack]:
+        """sigma^2 from log sigma^2, and what gives its gradient: the mean has none."""
+        variance = scale.exp().expand_as(mean)
+        return variance, lambda gradient: (None, (laid_out_as(mean, gradient) * variance).sum_to_size(scale.shape))
 
     def std(self) -> Tensor:
         """sigma."""
@@ -73,29 +83,6 @@ class AdditiveGaussian(WeightPosterior):
     def perturbed(self, noise: Tensor) -> Tensor:
         """theta + sigma noise."""
         return self.mean + self.std() * noise
-
-
-class _ScaledSquare(torch.autograd.Function):
-    """alpha theta^2 from theta and log alpha, of which nothing else is kept for the gradients."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(mean: Tensor, log_alpha: Tensor) -> Tensor:
-        """The variance."""
-        return (F.hardtanh(log_alpha, *LOG_ALPHA_BOUNDS).exp_() * mean).mul_(mean)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ANN401
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:  # noqa: ANN401
-        mean, log_alpha = ctx.saved_tensors
-        shared = F.hardtanh(log_alpha, *LOG_ALPHA_BOUNDS).exp_() * mean * laid_out_as(mean, gradient)
-        to_scale = _to_log_alpha(shared * mean, log_alpha)
-        return shared.mul_(2), to_scale
 
 
 class _Perturbed(torch.autograd.Function):
@@ -111,12 +98,15 @@ class _Perturbed(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
+        ctx.set_materialize_grads(False)  # no zeros for the second output
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(*inputs[:2], output[1])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
+    def backward(ctx: Any, gradient: Tensor | None, _: None) -> tuple[Tensor | None, Tensor | None, None]:  # noqa: ANN401
+        if gradient is None:
+            return None, None, None
         mean, log_alpha, relative = ctx.saved_tensors
         gradient = laid_out_as(relative, gradient)
         shared = gradient * relative

@@ -2,10 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from nestling.arguments import floating_tensor, real_tensor
 from nestling.distributions.holding import hold
@@ -16,6 +17,10 @@ from nestling.writes import State, write_state
 
 LOG_ALPHA_BOUNDS = (-20.0, 20.0)
 """log alpha is read within these bounds: past them a weight is a constant, or nothing but noise, in float32."""
+
+
+PullBack = Callable[[Tensor], tuple[Tensor | None, Tensor]]
+"""The gradients in mean and scale, from the gradient in what follows from them."""
 
 
 class WeightPosterior(nn.Module, ABC):
@@ -47,9 +52,14 @@ class WeightPosterior(nn.Module, ABC):
     def bounded_log_alpha(self) -> Tensor:
         """log alpha within ``LOG_ALPHA_BOUNDS``, which divergences and keep decisions read."""
 
-    @abstractmethod
     def variance(self) -> Tensor:
         """Variance of each weight."""
+        return _Variance.apply(type(self), self.mean, self.scale)  # type: ignore[no-untyped-call,no-any-return]
+
+    @staticmethod
+    @abstractmethod
+    def variance_of(mean: Tensor, scale: Tensor) -> tuple[Tensor, "PullBack"]:
+        """Variance of each weight from the parameters, and what gives their gradients from that of the variance."""
 
     @abstractmethod
     def std(self) -> Tensor:
@@ -102,6 +112,28 @@ class WeightPosterior(nn.Module, ABC):
     def drop_rate(self) -> Tensor:
         """alpha / (1 + alpha): the rate of the dropout whose noise has the same strength."""
         return torch.sigmoid(self.bounded_log_alpha())
+
+
+class _Variance(torch.autograd.Function):
+    """The variance of each weight, of which nothing but the parameters is kept for the gradients."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(family: type[WeightPosterior], mean: Tensor, scale: Tensor) -> Tensor:
+        """The variance."""
+        return family.variance_of(mean, scale)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+        ctx.family = inputs[0]
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        _, pull_back = ctx.family.variance_of(*ctx.saved_tensors)
+        return None, *pull_back(gradient)
 
 
 def to_log_sigma2(mean: Tensor, log_alpha: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ class _VariationalConvolution(VariationalLayer):
 
     plain_class: ClassVar[type[_ConvNd]]
     rank: ClassVar[int]
+    transposed: ClassVar[bool] = False
 
     def __init__(self, plain: _ConvNd, posterior: WeightPosterior, sampling: Sampling = "local") -> None:
         bias = plain.bias
@@ -65,6 +66,28 @@ class _VariationalConvolution(VariationalLayer):
     def apply_weight(self, x: Tensor, weight: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
         """The operation with a given weight."""
         return self.convolve(x, weight, bias, self.num_groups(weight), **asked)
+
+    def can_pull_back(self, x: Tensor) -> bool:
+        """Whether the input is a batch, with nothing but a number of zeros around each example."""
+        return self.is_batch(x) and self.padding_mode == "zeros" and not isinstance(self.padding, str)
+
+    def pull_back(
+        self,
+        gradient: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        needed: tuple[bool, bool],
+        **asked: Any,  # noqa: ANN401
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The gradients in input and weight, those that are needed."""
+        edge, groups = self.edge_of(x, **asked), self.num_groups(weight)
+        options = self.stride, self.padding, self.dilation, self.transposed, edge, groups
+        found = torch.ops.aten.convolution_backward(gradient, x, weight, None, *options, (*needed, False))
+        return found[0], found[1]
+
+    def edge_of(self, x: Tensor, **asked: Any) -> Sequence[int]:  # noqa: ANN401
+        """What a transposed convolution adds to one side of its output."""
+        return self.output_padding
 
     def apply_each(self, x: Tensor, weights: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
         """The operation with a weight for each example: the examples become groups of one wide convolution."""
@@ -225,6 +248,8 @@ class _Forward(_VariationalConvolution):
 class _Transposed(_VariationalConvolution):
     """A transposed convolution, which a call may ask for an output of a given size."""
 
+    transposed = True
+
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """Apply the operation with a drawn weight, or with the mean."""
         return self.run(input, output_size=output_size)
@@ -232,10 +257,13 @@ class _Transposed(_VariationalConvolution):
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, **asked: Any) -> Tensor:  # noqa: ANN401
         """The convolution with a given weight and number of groups."""
         run: Callable[..., Tensor] = _CONVOLVE_TRANSPOSED[self.rank]
+        return run(x, weight, bias, self.stride, self.padding, self.edge_of(x, **asked), groups, self.dilation)
+
+    def edge_of(self, x: Tensor, **asked: Any) -> Sequence[int]:  # noqa: ANN401
+        """What is added to one side of the output, so that it has the size that was asked for."""
         padding_for: Callable[..., list[int]] = _ConvTransposeNd._output_padding
         size = None if asked.get("output_size") is None else list(asked["output_size"])
-        edge = padding_for(self, x, size, self.stride, self.padding, self.kernel_size, self.rank, self.dilation)
-        return run(x, weight, bias, self.stride, self.padding, edge, groups, self.dilation)
+        return padding_for(self, x, size, self.stride, self.padding, self.kernel_size, self.rank, self.dilation)
 
     def _transposed_options(self) -> dict[str, Any]:
         return {"output_padding": self.output_padding}

@@ -141,7 +141,24 @@ class VariationalLayer(Stochastic, ABC):
     def moments(self, x: Tensor, **asked: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
         """The mean and the variance of each output for a given input; one variance for positions that share it."""
         mean = self.apply_weight(x, self.posterior.mean, self.bias, **asked)
+        if self.sampling != "channel" and torch.is_grad_enabled() and self.can_pull_back(x):
+            return mean, _Variance.apply(self, asked, x, self.posterior.mean, self.posterior.scale)  # type: ignore[no-untyped-call]
         return mean, self._added_variance(x.square(), **asked)
+
+    def can_pull_back(self, x: Tensor) -> bool:
+        """Whether ``pull_back`` knows the gradients of the operation on such an input."""
+        return False
+
+    def pull_back(
+        self,
+        gradient: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        needed: tuple[bool, bool],
+        **asked: Any,  # noqa: ANN401
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The gradients in input and weight of ``apply_weight``, those that are needed, from that of its output."""
+        raise NotImplementedError
 
     def _weight_variance(self) -> Tensor:
         posterior = self.posterior
@@ -208,31 +225,66 @@ def drawing(module: nn.Module) -> Iterator[nn.Module]:
             part.noisy = noisy
 
 
-class _Noisy(torch.autograd.Function):
-    """mean + noise * root(variance), which keeps one tensor for its gradients; none flows where the variance vanishes.
+class _Variance(torch.autograd.Function):
+    """The variance of each output for a given input, which keeps for its gradients what the mean keeps, and no more.
 
-    The root stops at the precision: finite in half precision too, and nothing beside activations of size one.
+    The squares of the input and the variance of the weight are worked out again on the way back.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(layer: VariationalLayer, asked: dict[str, Any], x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+        """The operation on the squared input with the weight's variance."""
+        variance, _ = layer.posterior.variance_of(mean, scale)
+        return layer.apply_weight(x.square(), variance, None, **asked)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+        ctx.layer, ctx.asked = inputs[:2]
+        ctx.save_for_backward(*inputs[2:])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        x, mean, scale = ctx.saved_tensors
+        variance, from_variance = ctx.layer.posterior.variance_of(mean, scale)
+        needed = ctx.needs_input_grad[2], any(ctx.needs_input_grad[3:])
+        given = x.square().to(gradient.dtype), variance.to(gradient.dtype)
+        to_squares, to_variance = ctx.layer.pull_back(gradient, *given, needed, **ctx.asked)
+        to_x = None if to_squares is None else to_squares.to(x.dtype).mul_(x).mul_(2)
+        to_mean, to_scale = (None, None) if to_variance is None else from_variance(to_variance.to(mean.dtype))
+        return None, None, to_x, to_mean, to_scale
+
+
+class _Noisy(torch.autograd.Function):
+    """mean + noise * root(variance), which keeps one tensor for its gradients.
+
+    A variance below the square of the precision, which is nothing beside activations of size one, counts as none: no
+    noise, and no gradient, which would be infinite.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(mean: Tensor, variance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The activations, and their slope in the variance."""
+        """The activations, and twice their slope in the variance."""
         least = torch.finfo(variance.dtype).eps ** 2
-        std = variance.clamp_min(least).sqrt_()
-        half = torch.addcdiv(noise.new_zeros(()), noise, std, value=0.5)
-        return torch.addcmul(mean, noise, std), torch.ops.aten.threshold_backward(half, variance, least)
+        twice = noise * torch.threshold(variance, least, torch.inf).rsqrt_()
+        return torch.addcmul(mean, twice, variance), twice
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
+        ctx.set_materialize_grads(False)  # no zeros for the second output
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(output[1])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
-        return gradient, gradient * ctx.saved_tensors[0], None
+    def backward(ctx: Any, gradient: Tensor | None, _: None) -> tuple[Tensor | None, Tensor | None, None]:  # noqa: ANN401
+        if gradient is None:
+            return None, None, None
+        return gradient, torch.mul(gradient, ctx.saved_tensors[0]).mul_(0.5), None
 
 
 def as_parameter(mean: Tensor) -> nn.Parameter:

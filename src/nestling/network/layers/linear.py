@@ -37,6 +37,22 @@ class VariationalLinear(VariationalLayer):
         """The operation with a given weight."""
         return F.linear(x, weight, bias)
 
+    def can_pull_back(self, x: Tensor) -> bool:
+        """Always."""
+        return True
+
+    def pull_back(
+        self,
+        gradient: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        needed: tuple[bool, bool],
+        **asked: Any,  # noqa: ANN401
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The gradients in input and weight, those that are needed."""
+        rows, read = (own.reshape(-1, own.shape[-1]) for own in (gradient, x))
+        return gradient @ weight if needed[0] else None, rows.T @ read if needed[1] else None
+
     def apply_each(self, x: Tensor, weights: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
         """The operation with a weight for each example."""
         y = torch.einsum("b...i,boi->b...o", x, weights)
