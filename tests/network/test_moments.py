@@ -468,11 +468,23 @@ def test_operators_without_a_rule_are_drawn_and_known_tensors_go_along():
     assert not x.is_nested
 
 
+@pytest.mark.parametrize("shape", [(3, 5), (2, 4, 3, 3)])
+def test_many_draws_have_the_means_and_variances_that_are_asked_for(shape):
+    own = moments(*shape)
+    drawn = own.draws(100).unflatten(0, (100, shape[0]))
+    assert torch.allclose(drawn.mean(0), own.mean_, atol=1e-6)
+    assert torch.allclose(drawn.var(0, unbiased=False), own.variance, rtol=1e-4)
+    few = own.draws(10).unflatten(0, (10, shape[0]))
+    assert torch.allclose(few.mean(0), own.mean_, atol=1e-6)
+    assert not torch.allclose(few.var(0), own.variance, rtol=1e-2), "a few would not look like draws"
+
+
 def test_draws_of_rectified_elements_are_never_below_zero():
     assert F.relu(moments(50, 3)).draws(4).min() == 0
 
 
 def test_an_operation_without_a_rule_is_named_and_drawn():
+    torch.manual_seed(0)
     x = torch.randn(5, 6)
     nested = with_noise(Mixed(), x)
     with pytest.warns(UserWarning, match="layer_norm has no rule for means and variances: from there on 200 draws"):

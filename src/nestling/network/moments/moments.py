@@ -35,6 +35,8 @@ _ASKED = ("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point"
 """Methods of a tensor that do not depend on its values."""
 _TURNED = ("T", "mT", "H", "mH")
 """Attributes of a tensor that have its elements in another order."""
+_MANY_PAIRS = 32
+"""Pairs of draws from which on they are given the variance that they should have, and still look like Gaussian ones."""
 _SAME = "pow rpow rtruediv rsub floordiv mod matmul rmatmul abs gt ge lt le".split()
 _OPERATORS: dict[str, Any] = {f"__{name}__": getattr(Tensor, f"__{name}__") for name in _SAME} | {
     "__add__": Tensor.add,
@@ -83,10 +85,14 @@ class Moments:
     def draws(self, number: int) -> Tensor:
         """Draws of all elements (number * batch, ...), one copy of the batch after the other.
 
-        The second half has the noise of the first with the other sign, so that means come out as they are.
+        The second half has the noise of the first with the other sign, so that means come out as they are; so do
+        variances, if there are many.
         """
-        copies = [1] * (self._mean.ndim - 1)
-        noise = normal_noise(self._mean.detach().repeat((number + 1) // 2, *copies))
+        copies, half = [1] * (self._mean.ndim - 1), (number + 1) // 2
+        noise = normal_noise(self._mean.detach().repeat(half, *copies))
+        if half >= _MANY_PAIRS:
+            by_pair = noise.unflatten(0, (half, len(self)))
+            by_pair *= by_pair.square().mean(0).rsqrt_()
         both = torch.cat([noise, noise.neg()])[: number * len(self)]
         mean, std = (own.repeat(number, *copies) for own in (self._mean.detach(), self._variance.clamp_min(0).sqrt()))
         drawn = torch.addcmul(mean, std, both)
