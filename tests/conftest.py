@@ -1,4 +1,4 @@
-"""Settings that hold for every test: reproducible properties, and few threads so that workers share the cores."""
+"""Settings that hold for every test: reproducible draws, and few threads so that workers share the cores."""
 
 import os
 
@@ -18,6 +18,10 @@ LONG = ("training/test_corruption.py", "training/test_faults.py", "training/test
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (not str(item.path).endswith(LONG), str(item.path), _case(item)))
+
+
+def pytest_runtest_setup() -> None:
+    torch.manual_seed(0)  # whichever tests ran before
 
 
 def _case(item: pytest.Item) -> str:

@@ -91,7 +91,7 @@ class Moments:
         copies, half = [1] * (self._mean.ndim - 1), (number + 1) // 2
         noise = normal_noise(self._mean.detach().repeat(half, *copies))
         if half >= _MANY_PAIRS:
-            by_pair = noise.unflatten(0, (half, len(self)))
+            by_pair = noise.view(half, len(self), *noise.shape[1:])
             by_pair *= by_pair.square().mean(0).rsqrt_()
         both = torch.cat([noise, noise.neg()])[: number * len(self)]
         mean, std = (own.repeat(number, *copies) for own in (self._mean.detach(), self._variance.clamp_min(0).sqrt()))
