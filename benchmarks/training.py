@@ -5,6 +5,7 @@ and its divergence. Other libraries run beside ours if they are installed (peers
 """
 
 import argparse
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 AVERAGED = 8
 """Steps to a figure where widths are drawn."""
+PEAKS = 3
+"""Processes whose peak memory is taken: they differ by some percent."""
 
 
 def inputs() -> tuple[Tensor, Tensor]:
@@ -97,13 +100,15 @@ def main() -> None:
         return
     drawn = {name: AVERAGED for name, own in CASES.items() if "sampling" in own and "full" not in own}
     times = in_turns({name: step_of(**own) for name, own in CASES.items()}, asked.rounds, drawn)
-    memory = {name: peak_memory(__file__, ["--peak-of", name]) for name in CASES}
+    peaks = {name: [peak_memory(__file__, ["--peak-of", name]) for _ in range(PEAKS)] for name in CASES}
+    memory = {name: statistics.median(own) for name, own in peaks.items()}
     for name in CASES:
         report(
             f"a training step of VGG11, batch {BATCH}, {asked.threads} thread(s): {name}",
             times_plain=ratio(times, name, "plain"),
             times_plain_channels_last=ratio(times, name, "plain, channels last"),
             memory_times_plain=round(memory[name] / memory["plain"], 2),
+            memory_from_to=[round(limit(peaks[name]) / memory["plain"], 2) for limit in (min, max)],
         )
 
 

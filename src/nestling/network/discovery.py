@@ -77,7 +77,7 @@ class _Search:
         found = trace(self._export(dynamic=False), self.rules)
         self.has_layers = bool(self._layers(found))
         groups = self.choice.apply(self._groups(found), self.names)
-        return self._checked(groups, ModuleRunner(self.module), ModuleRunner(deepcopy(self.module)))
+        return self._checked(groups, ModuleRunner(self.module), ModuleRunner(self._scratch()))
 
     def by_graph(self, own: _Found) -> _Found | None:
         """The same with the exported graph, if it computes what the module does."""
@@ -115,6 +115,10 @@ class _Search:
         branches = find_branches(found)
         lists = stages(branches) if self.choice.layers == "stage" else [branches]
         return [branches for branches in lists if len(branches) > 1]
+
+    def _scratch(self) -> nn.Module:
+        """A copy of the module that shares its parameters and buffers, in whose place a check always puts others."""
+        return deepcopy(self.module, {id(own): own for own in (*self.module.parameters(), *self.module.buffers())})
 
     def _checked(self, groups: Groups, runner: Runner, scratch: Runner) -> _Found:
         """Checked on a scratch copy: code that remembers what it computed must not remember disturbed weights."""
