@@ -19,6 +19,7 @@ import nestling as nl
 from nestling.distributions import log_uniform_kl
 from nestling.network.cut import full_cut
 from nestling.training.elbo import elbo_terms, weight_divergence
+from nestling.training.optimisers import AdamW
 
 BATCH, NUM_EXAMPLES = 64, 50_000
 CASES: dict[str, dict[str, Any]] = {
@@ -77,7 +78,8 @@ def step_of(
             value: Tensor = F.cross_entropy(module(x), y) + divergence() / NUM_EXAMPLES
             return value
 
-    optimiser = torch.optim.AdamW(module.train().parameters(), 1e-4, fused=True)
+    make_optimiser = torch.optim.AdamW if sampling is None else AdamW  # the latter is that of nl.train
+    optimiser = make_optimiser(module.train().parameters(), 1e-4, fused=True)
 
     def step() -> None:
         optimiser.zero_grad()

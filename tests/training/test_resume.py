@@ -28,8 +28,13 @@ def make_norms():
     return nested_norms(), (DataLoader(images(), 8, shuffle=True, drop_last=True), images(seed=3))
 
 
-MAKERS = {"mlp": make_mlp, "norms": make_norms}
-RECIPES = {"mlp": RECIPE, "norms": RECIPE.but(optimiser="sgd", lr=0.05, schedule="step")}
+def make_channels_last():
+    nested, data = make_norms()
+    return nested.to(memory_format=torch.channels_last), data
+
+
+MAKERS = {"mlp": make_mlp, "norms": make_norms, "channels_last": make_channels_last}
+RECIPES = {"mlp": RECIPE, "norms": RECIPE.but(optimiser="sgd", lr=0.05, schedule="step"), "channels_last": RECIPE}
 
 
 def run(kind, place):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nestling.distributions.gates import gates_of
+from nestling.distributions.layout import axes_in_memory, laid_out_as
 from nestling.network import Nested
 from nestling.training.recipe import Recipe
 from nestling.training.schedules import largest_lr
@@ -28,10 +29,26 @@ def make_optimiser(nested: Nested, recipe: Recipe, num_steps: int) -> torch.opti
     if recipe.optimiser == "sgd":
         optimiser: torch.optim.Optimizer = torch.optim.SGD(groups, momentum=recipe.momentum)
     else:
-        optimiser = torch.optim.AdamW(groups, fused=_can_be_fused(groups))
+        optimiser = AdamW(groups, fused=_can_be_fused(groups))
     for group in optimiser.param_groups:
         group["largest_lr"] = group["lr"]
     return optimiser
+
+
+class AdamW(torch.optim.AdamW):
+    """AdamW that sees every tensor as it lies in memory.
+
+    The fused kernel of a CPU goes through memory from end to end whatever the axes are, so what belongs to a parameter
+    has to lie as it does; and it makes a copy, which it does not use, of a gradient whose channels come last.
+    """
+
+    def _init_group(self, group: Any, params: list[Tensor], grads: list[Tensor], *state: list[Tensor]) -> Any:  # noqa: ANN401
+        result = super()._init_group(group, params, grads, *state)  # type: ignore[no-untyped-call]
+        grads[:] = [laid_out_as(own, gradient) for own, gradient in zip(params, grads, strict=True)]
+        orders = [axes_in_memory(own) for own in params]
+        for tensors in (params, grads, *state[:-1]):  # the last are numbers of steps
+            tensors[:] = [own.permute(axes) for own, axes in zip(tensors, orders, strict=False)]
+        return result
 
 
 def _can_be_fused(groups: list[dict[str, Any]]) -> bool:
@@ -68,9 +85,13 @@ def check_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tens
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Give an optimiser the state that ``optimiser_tensors`` gave."""
-    groups = optimiser.state_dict()["param_groups"]
-    optimiser.load_state_dict({"state": _by_parameter(tensors), "param_groups": groups})
+    """Give an optimiser the state that ``optimiser_tensors`` gave, laid out in memory as its parameters are."""
+    groups, state = optimiser.state_dict()["param_groups"], _by_parameter(tensors)
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    for number, own in state.items():
+        like = parameters[number]
+        own.update({name: laid_out_as(like, value) for name, value in own.items() if value.shape == like.shape})
+    optimiser.load_state_dict({"state": state, "param_groups": groups})
 
 
 def _by_parameter(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Any]]:

@@ -1,0 +1,57 @@
+"""The optimiser against torch's own, one kernel an operation, for tensors that lie in memory in any way."""
+
+import pytest
+import torch
+
+from nestling.training.optimisers import AdamW, load_optimiser, optimiser_tensors
+
+LAYOUTS = {"first": torch.contiguous_format, "last": torch.channels_last}
+SHAPE = (8, 4, 3, 3)
+
+
+def parameter(layout):
+    made = torch.Generator().manual_seed(0)
+    return torch.nn.Parameter(torch.randn(SHAPE, generator=made).contiguous(memory_format=LAYOUTS[layout]))
+
+
+def gradient(step, layout):
+    made = torch.Generator().manual_seed(step)
+    return torch.randn(SHAPE, generator=made).contiguous(memory_format=LAYOUTS[layout])
+
+
+def after(optimiser, own, steps, layout):
+    for step in steps:
+        own.grad = gradient(step, layout)
+        optimiser.step()
+    return own.detach().clone()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("gradients", LAYOUTS)
+def test_steps_are_those_of_torch(layout, gradients):
+    own, known = parameter(layout), parameter("first")
+    expected = after(torch.optim.AdamW([known], 1e-2, foreach=False), known, range(1, 4), "first")
+    torch.testing.assert_close(after(AdamW([own], 1e-2, fused=True), own, range(1, 4), gradients), expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_steps_go_on_from_a_state_that_was_kept_without_its_layout(layout):
+    own, again = parameter(layout), parameter(layout)
+    first = AdamW([own], 1e-2, fused=True)
+    after(first, own, [1, 2], layout)
+    tensors = optimiser_tensors(first).items()
+    kept = {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors}
+    again.data.copy_(own.data)
+    second = AdamW([again], 1e-2, fused=True)
+    load_optimiser(second, kept)
+    torch.testing.assert_close(after(second, again, [3], layout), after(first, own, [3], layout), rtol=0, atol=0)
+
+
+def test_gradients_with_channels_last_are_not_copied():
+    own = parameter("last")
+    optimiser = AdamW([own], 1e-2, fused=True)
+    after(optimiser, own, [1], "last")
+    own.grad = gradient(2, "last")
+    with torch.profiler.profile() as profile:
+        optimiser.step()
+    assert not any(row.key == "aten::clone" for row in profile.key_averages())
