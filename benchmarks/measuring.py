@@ -13,18 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 Times = dict[str, list[float]]
+WARM_UP = 4
+"""Calls before time is taken: the first ones get memory that the machine has yet to find."""
 
 
 def in_turns(functions: Mapping[str, Callable[[], object]], rounds: int, repeats: Mapping[str, int] | int = 1) -> Times:
-    """Seconds of a call, one figure a round, every function called once before; ``repeats`` calls make a figure.
+    """Seconds of a call, one figure a round, all functions called some times before; ``repeats`` calls make a figure.
 
     CPU time on one thread, which another process disturbs least; with more threads, which also wait for each other, the
     time on the clock.
     """
     _keep_freed_memory()
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    for function in functions.values():
-        function()
+    for _ in range(WARM_UP):
+        for function in functions.values():
+            function()
     found: Times = {name: [] for name in functions}
     for _ in range(rounds):
         for name, function in functions.items():

@@ -1,9 +1,11 @@
 """Standard noise: its distribution against scipy's, and its extremes."""
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 
+from nestling.distributions import noise
 from nestling.distributions.noise import exponential_noise, gumbel_noise, logistic_noise, normal_noise, uniform_noise
 
 DISTRIBUTIONS = {
@@ -21,6 +23,50 @@ def test_noise_has_its_distribution(draw, dtype):
     drawn = draw(torch.empty(200, 500, dtype=dtype), torch.Generator().manual_seed(1))
     assert drawn.dtype == dtype
     assert stats.kstest(drawn.flatten().numpy(), DISTRIBUTIONS[draw].cdf).pvalue > 1e-3
+
+
+MANY = 2**20 + 3
+"""More normal numbers than are drawn one by one, and not as many as there are in whole words of bits."""
+
+
+def test_quantiles_are_those_of_the_normal_distribution():
+    values = noise._quantiles().double().numpy()
+    ends = (np.arange(2**16 + 1)) / 2**16
+    assert np.abs(stats.norm.cdf(values) - ends[:-1]).max() < 2**-16
+    assert np.abs(stats.norm.cdf(values) - ends[1:]).max() < 2**-16
+    assert np.array_equal(values, -values[::-1])
+    assert np.mean(values**2) == pytest.approx(1, abs=1e-7)
+    assert np.mean(values**4) == pytest.approx(3, rel=1e-3)
+    assert np.mean(values**6) == pytest.approx(15, rel=3e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_many_normal_numbers_have_their_distribution_and_follow_from_the_generator(dtype):
+    like = torch.empty(MANY, dtype=dtype)
+    drawn = normal_noise(like, torch.Generator().manual_seed(1))
+    assert drawn.dtype == dtype
+    counts = torch.bincount(((drawn.double() + 5) * 4).long(), minlength=40).numpy()
+    expected = MANY * np.diff(stats.norm.cdf(np.arange(41) / 4 - 5))
+    if dtype == torch.float32:
+        assert (np.abs(counts - expected) < 5 * np.sqrt(expected + 2**-16 * MANY)).all()
+    apart = drawn.double()
+    for lag in (1, 2, 3, 4, 5, 64):
+        assert abs(float((apart[lag:] * apart[:-lag]).mean())) < 5 / MANY**0.5
+        assert abs(float((apart[lag:].square() * apart[:-lag].square()).mean()) - 1) < 15 / MANY**0.5
+    assert drawn.equal(normal_noise(like, torch.Generator().manual_seed(1)))
+    assert not drawn.equal(normal_noise(like, torch.Generator().manual_seed(2)))
+
+
+def test_many_normal_numbers_lie_as_the_tensor_and_are_mapped_as_any():
+    like = torch.empty(16, 64, 32, 32).contiguous(memory_format=torch.channels_last)
+    assert normal_noise(like).is_contiguous(memory_format=torch.channels_last)
+    with torch.inference_mode():
+        assert normal_noise(torch.empty(MANY)).is_inference()
+    mapped = torch.func.vmap(lambda x: x + normal_noise(x), randomness="different")(torch.zeros(2, MANY))
+    assert not mapped[0].equal(mapped[1])
+    known = torch.zeros(MANY)
+    mapped = torch.func.vmap(lambda x: x + normal_noise(known), randomness="different")(torch.zeros(2))
+    assert not mapped[0].equal(mapped[1]), "also for a tensor that is not mapped itself"
 
 
 def test_logistic_noise_is_finite_and_symmetric_at_its_ends(monkeypatch):

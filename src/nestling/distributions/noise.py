@@ -1,9 +1,18 @@
 """Standard noise in the shape, dtype and device of a tensor, from a generator on any device or torch's own state."""
 
+import math
+from collections.abc import Sequence
+from functools import cache
+
 import torch
 from torch import Tensor
 
-from nestling.distributions.layout import axes_in_memory
+from nestling.distributions.layout import are_ordinary, axes_in_memory
+
+_MANY = 2**15
+"""Normal numbers from which on they are looked up."""
+_PIECE = 2**18
+"""Normal numbers that are looked up at a time."""
 
 
 def exponential_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -31,7 +40,11 @@ def normal_noise(like: Tensor, generator: torch.Generator | None = None) -> Tens
     """Standard normal noise, its axes in memory in the order of the tensor's: channels that come last do so in both."""
     axes = axes_in_memory(like)
     shape = [like.shape[axis] for axis in axes]
-    noise = torch.randn(shape, dtype=like.dtype, device=_device(like, generator), generator=generator)
+    device = _device(like, generator)
+    if like.numel() >= _MANY and device.type == "cpu" and like.dtype != torch.float64 and are_ordinary([like]):
+        noise = _looked_up(shape, generator).to(like.dtype)
+    else:
+        noise = torch.randn(shape, dtype=like.dtype, device=device, generator=generator)
     return noise.permute([axes.index(axis) for axis in range(like.ndim)]).to(like.device)
 
 
@@ -44,6 +57,27 @@ def uniform_noise(like: Tensor, generator: torch.Generator | None = None) -> Ten
 def random_signs(like: Tensor) -> Tensor:
     """Plus or minus one, as likely."""
     return torch.randint(0, 2, like.shape, device=like.device).to(like.dtype).mul_(2).sub_(1)
+
+
+def _looked_up(shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+    """Normal noise in single precision, of 16 random bits each: half the time of ``torch.randn``, on a CPU."""
+    noise = torch.empty(math.prod(shape))
+    words = torch.empty(-(-noise.numel() // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    bits = words.view(torch.uint16)[: noise.numel()]
+    for index, room in zip(torch.split(bits, _PIECE), torch.split(noise, _PIECE), strict=True):
+        torch.index_select(_quantiles(), 0, index.to(torch.int32), out=room)
+    return noise.view(*shape)
+
+
+@cache
+def _quantiles() -> Tensor:
+    """(65536,): values that are as likely, in the middle of as many parts of the normal distribution; of variance one.
+
+    No probability of an interval is off by more than 2^-16, and the largest value is 4.3.
+    """
+    values = torch.special.ndtri((torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16)
+    scaled: Tensor = values / values.square().mean().sqrt()
+    return scaled.float()
 
 
 def _device(like: Tensor, generator: torch.Generator | None) -> torch.device:

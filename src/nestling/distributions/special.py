@@ -2,13 +2,15 @@
 
 import math
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from nestling.distributions.layout import piece_size
 
 EULER_GAMMA = 0.5772156649015329
 
@@ -119,32 +121,26 @@ class SechRoom:
     """Room for what ``falling_sech_sum`` works out on its way, used again for each piece of a long vector."""
 
     def __init__(self, size: int) -> None:
-        self._along, self._value = torch.empty(2, size, dtype=torch.float32)
+        self._along = torch.empty(size, dtype=torch.float32)
         self._cell = torch.empty(size, dtype=torch.int32)
-        self._lines = torch.empty(size, dtype=torch.complex64)
+        self._found = torch.empty(size, dtype=torch.complex128)
 
     def falling_sech_sum(self, x: Tensor, slope: Tensor) -> Tensor:
         """The sum of ``sech_integral(-x)`` over a vector in single precision that is within ``SECH_ENDS``.
 
         Its slope in x at each element goes to ``slope``; nothing of it is known to autograd.
         """
-        table, number = _sech_table(x.device), len(x)
+        number = len(x)
         along = torch.mul(x, 1 / _CELL, out=self._along[:number]).sub_(SECH_ENDS[0] / _CELL)
         cell = self._cell[:number].copy_(along)
         along.frac_()
-        lines = torch.view_as_real(torch.index_select(table.lines, 0, cell, out=self._lines[:number]))
-        torch.addcmul(lines[:, 0], along, lines[:, 1], out=slope)
-        value = torch.index_select(table.values, 0, cell, out=self._value[:number])
+        found = torch.index_select(_sech_table(x.device), 0, cell, out=self._found[:number])
+        start, change, value = _columns(found)
+        torch.addcmul(start, along, change, out=slope)
         return value.sum() + _CELL * (torch.dot(along, slope) - 0.5 * slope.sum())
 
 
-def piece_size(tensor: Tensor) -> int:
-    """Elements to compute at a time: passes over what stays in the caches of the cores are twice as fast."""
-    return _PIECE * torch.get_num_threads() if tensor.device.type == "cpu" else max(tensor.numel(), 1)
-
-
 _ASYMPTOTIC_FROM = 8.0
-_PIECE = 131_072
 _SHIFT = 16.0
 _LOG_SHIFT = math.log(_SHIFT)
 SECH_ENDS = (-20.0, 20.0)
@@ -164,34 +160,34 @@ def _sech_by_series(t: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sech_by_table(t: Tensor) -> tuple[Tensor, Tensor]:
     """The integral and its slope to 2e-6; past the ends of the table, straight lines."""
-    x, table = -t.float(), _sech_table(t.device)
+    x = -t.float()
     along = x.clamp(*SECH_ENDS).sub_(SECH_ENDS[0]).mul_(1 / _CELL)
     cell = along.to(torch.int32).clamp_(0, _NUM_CELLS)  # a NaN would be no cell
     along.frac_()
-    lines = torch.view_as_real(table.lines.index_select(0, cell))
-    slope = torch.addcmul(lines[:, 0], along, lines[:, 1])
-    value = table.values.index_select(0, cell).addcmul_(along.sub_(0.5), slope, value=_CELL)
+    start, change, middle = _columns(_sech_table(t.device).index_select(0, cell))
+    slope = torch.addcmul(start, along, change)
+    value = torch.addcmul(middle, along.sub_(0.5), slope, value=_CELL)
     return value.add_(F.relu(SECH_ENDS[0] - x), alpha=0.5), slope.neg_()
 
 
-class _SechTable(NamedTuple):
-    """Of the integral of -x, cell by cell: its value in the middle; its slope at the left end and the change of that.
+@cache
+def _sech_table(device: torch.device) -> Tensor:
+    """Of the integral of -x, cell by cell: its slope at the left end, the change of that, and its value in the middle.
 
-    The two numbers of a line stand in the place of a complex one, and are looked up as one. From the middle of a cell
+    The three stand with a zero in the place of one complex number, and are looked up as one. From the middle of a cell
     the integral follows by the slope.
     """
-
-    values: Tensor
-    lines: Tensor
-
-
-@cache
-def _sech_table(device: torch.device) -> _SechTable:
     nodes = SECH_ENDS[0] + _CELL * torch.arange(_NUM_CELLS + 2, dtype=torch.float64)
     values, _ = _sech_by_series(-(nodes[:-1] + 0.5 * _CELL))
     slopes = -_sech_by_series(-nodes)[1]
-    lines = torch.stack((slopes[:-1], slopes.diff()), dim=1).to(device, torch.float32)
-    return _SechTable(values.to(device, torch.float32), torch.view_as_complex(lines.contiguous()))
+    columns = torch.stack((slopes[:-1], slopes.diff(), values, torch.zeros_like(values)), dim=1)
+    return torch.view_as_complex(columns.float().view(torch.float64)).to(device)
+
+
+def _columns(found: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The three numbers of each cell of the table that was looked up."""
+    start, change, value, _ = torch.view_as_real(found).view(torch.float32).unbind(-1)
+    return start, change, value
 
 
 @cache

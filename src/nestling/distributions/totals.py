@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nestling.distributions.divergences import log_uniform_kl
-from nestling.distributions.layout import flat_in_memory
-from nestling.distributions.special import SECH_ENDS, SechRoom, piece_size
+from nestling.distributions.layout import flat_in_memory, piece_size
+from nestling.distributions.special import SECH_ENDS, SechRoom
 
 Divergence = Callable[[Tensor], Tensor]
 
