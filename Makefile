@@ -26,7 +26,9 @@ pytest: $(VENV)/installed
 soak: $(VENV)/installed
 	NESTLING_SOAK=1 $(BIN)/pytest -n auto --dist worksteal
 
+# Beside other libraries, without what they ask for beside torch: some of it would replace torch.
 bench: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps bayesian-torch torchbnn blitz-bayesian-pytorch
 	$(BIN)/python benchmarks/all.py --out bench.json
 
 # Installed again whenever pyproject.toml changes.

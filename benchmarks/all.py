@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import peers
 from measuring import machine
 
 HERE = Path(__file__).parent
@@ -39,7 +40,11 @@ def main() -> None:
     left_out = NOT_BENCHMARKS | (set() if "NESTLING_DATA" in os.environ else WITH_DATA)
     scripts = [own for own in sorted(HERE.glob("*.py")) if own.name not in left_out]
     chosen = [own for own in scripts if not asked.names or own.stem in asked.names]
-    found: dict[str, Any] = {"machine": machine(), "started": time.strftime("%Y-%m-%d %H:%M"), "findings": {}}
+    found: dict[str, Any] = {
+        "machine": machine() | {"beside": peers.installed()},
+        "started": time.strftime("%Y-%m-%d %H:%M"),
+        "findings": {},
+    }
     for script in chosen:
         print(f"\n{script.stem}", flush=True)
         found["findings"][script.stem] = findings(script)

@@ -1,20 +1,23 @@
-"""Other libraries' Bayesian layers in a network, to run beside ours where they are installed.
-
-pip install --no-deps bayesian-torch torchbnn blitz-bayesian-pytorch
-"""
+"""Other libraries' Bayesian layers in a network, to run beside ours where they are installed: ``make bench`` does."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 
 from torch import Tensor, nn
 
-PEERS = {"torchbnn": "torchbnn", "bayesian-torch": "bayesian_torch", "blitz": "blitz"}
-"""Names, and what they are imported as."""
+PEERS = {"torchbnn": "torchbnn", "bayesian-torch": "bayesian-torch", "blitz": "blitz-bayesian-pytorch"}
+"""Names, and what they are installed as."""
 
 
-def installed() -> list[str]:
-    """The names of those that are here."""
-    return [name for name, package in PEERS.items() if find_spec(package) is not None]
+def installed() -> dict[str, str]:
+    """Those that are here, with their versions."""
+    found = {}
+    for name, package in PEERS.items():
+        try:
+            found[name] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def make_bayesian(module: nn.Module, peer: str) -> Callable[[], Tensor]:

@@ -26,6 +26,7 @@ from nestling.errors import DivergenceError, RunError
 from nestling.training import Recipe, files, lock, loop, open_run, train
 from nestling.training.files import read_tensors
 from nestling.training.loop import Loop
+from nestling.training.optimisers import AdamW
 from nestling.training.stopping import Stopped
 
 RECIPE = QUICK.but(epochs=8)
@@ -407,7 +408,7 @@ def test_numbers_that_are_none_in_the_data(tmp_path, where):
 
 def test_weights_that_are_none_are_never_saved(tmp_path, monkeypatch):
     """They appear in the last step before a checkpoint, whose loss was still a number."""
-    real, calls = torch.optim.AdamW.step, []
+    real, calls = AdamW.step, []
 
     def step(self, *args):
         found = real(self, *args)
@@ -416,7 +417,7 @@ def test_weights_that_are_none_are_never_saved(tmp_path, monkeypatch):
             self.param_groups[0]["params"][0].data.fill_(float("nan"))
         return found
 
-    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    monkeypatch.setattr(AdamW, "step", step)
     with pytest.raises(DivergenceError, match="step 3: NaN or infinity in the weights layers"):
         train(nested_mlp(), (examples(), examples(seed=3)), HOT, out=tmp_path, quiet=True)
     assert read_tensors(tmp_path / "checkpoint.safetensors")[1]["state"]["step"] == 0
