@@ -35,7 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
     "one weight a batch, full": {"sampling": "shared", "full": True},
     **{name: {"peer": name} for name in peers.installed()},
 }
-AVERAGED = 8
+AVERAGED = 24
 """Steps to a figure where widths are drawn."""
 PEAKS = 3
 """Processes whose peak memory is taken: they differ by some percent."""

@@ -14,7 +14,7 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ NESTED_EPOCHS = {"digits": 30, "mnist": 10}
 EPOCHS = (1, 2, 3, 5, 8, 12, 20, 30)
 METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bn3": ({"num_always": 1}, {"cuts": WIDTHS}),
+    "bn3_one_draw": ({"num_always": 1}, {"cuts": WIDTHS, "draws": 1}),
     "fn3": (
         {"num_always": 1, "order": "uniform", "weights": None},
         {"cuts": WIDTHS, "explore": 0.0, "coupled": 0.0, "sandwich": 0.0, "draws": 1},
@@ -41,6 +42,7 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
 }
 """How each is nested, and what its recipe says of widths."""
+NESTED = tuple(name for name in METHODS if name != "plain")
 
 
 def build(name: str, width: float) -> torch.nn.Module:
@@ -75,8 +77,9 @@ def plain(name: str, seed: int, width: float, target: float) -> dict[str, Any]:
     return {"width": width, "epochs": epochs, "seconds": seconds, "reached": reached >= target, "test": test}
 
 
-def run(name: str, seed: int) -> Iterator[dict[str, Any]]:
-    for method, samples in (("bn3", 20), ("fn3", 0)):
+def run(name: str, seed: int, methods: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for method in methods:
+        samples = 0 if method == "fn3" else 20
         nested, data, seconds = trained(name, seed, 1.0, NESTED_EPOCHS[name], method)
         targets = accuracies(nested, data, "validation", WIDTHS, samples)
         record = {"data": name, "seed": seed, "method": method, "epochs": NESTED_EPOCHS[name], "seconds": seconds}
@@ -117,6 +120,7 @@ def main() -> None:
     running = commands.add_parser("run")
     running.add_argument("data", choices=tuple(HIDDEN))
     running.add_argument("seed", type=int)
+    running.add_argument("--methods", nargs="+", choices=NESTED, default=NESTED)
     running.add_argument("--out", type=Path, required=True)
     commands.add_parser("table").add_argument("path", type=Path)
     asked = parser.parse_args()
@@ -124,7 +128,7 @@ def main() -> None:
     if asked.command == "table":
         table(asked.path)
         return
-    for record in run(asked.data, asked.seed):
+    for record in run(asked.data, asked.seed, asked.methods):
         with asked.out.open("a") as file:
             file.write(json.dumps(record) + "\n")
         print(json.dumps(record))
