@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from nestling.distributions import noise
 from nestling.distributions.noise import exponential_noise, gumbel_noise, logistic_noise, normal_noise, uniform_noise
@@ -67,6 +69,33 @@ def test_many_normal_numbers_lie_as_the_tensor_and_are_mapped_as_any():
     known = torch.zeros(MANY)
     mapped = torch.func.vmap(lambda x: x + normal_noise(known), randomness="different")(torch.zeros(2))
     assert not mapped[0].equal(mapped[1]), "also for a tensor that is not mapped itself"
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+def test_many_normal_numbers_do_not_depend_on_the_defaults_of_torch(default):
+    expected = normal_noise(torch.empty(MANY), torch.Generator().manual_seed(1))
+    noise._quantiles.cache_clear()
+    torch.set_default_dtype(default)
+    try:
+        with torch.device("meta"):
+            like = torch.empty(MANY, dtype=torch.float32, device="cpu")
+            assert normal_noise(like, torch.Generator("cpu").manual_seed(1)).equal(expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert normal_noise(torch.empty(MANY), torch.Generator().manual_seed(1)).equal(expected)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.jit is on its way out
+def test_code_that_draws_many_normal_numbers_can_be_traced():
+    noise._quantiles.cache_clear()
+    x = torch.zeros(MANY)
+    graph = make_fx(lambda x: x + normal_noise(x))(x)
+    assert not graph(x).equal(graph(x))
+    traced = torch.jit.trace(lambda x: x + normal_noise(x), (x,), check_trace=False)
+    assert float(traced(x).std()) == pytest.approx(1, abs=0.01)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        normal_noise(x)
+    assert float(normal_noise(x).std()) == pytest.approx(1, abs=0.01)
 
 
 def test_logistic_noise_is_finite_and_symmetric_at_its_ends(monkeypatch):

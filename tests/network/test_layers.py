@@ -708,6 +708,34 @@ def test_vmap_over_samples(sampling):
     assert_moments(draws, mean, covariance, joint=sampling == "shared")
 
 
+@pytest.mark.parametrize("family", [AdditiveGaussian, MultiplicativeGaussian])
+def test_slopes_of_variances_along_an_axis_that_is_mapped(family):
+    """Of a gradient that is the same for all, against one example after the other."""
+    mean, x = torch.randn(3, 5, dtype=F64), torch.randn(4, 5, dtype=F64)
+    layer = VariationalLinear(family(nn.Parameter(mean), nn.Parameter(torch.full_like(mean, -1.0))), None)
+
+    def slope(x):
+        return torch.func.vjp(lambda own: layer.moments(own)[1], x)[1](torch.ones(3, dtype=F64))[0]
+
+    expected = [2 * x * layer.posterior.variance().detach().sum(0) for x in x]
+    torch.testing.assert_close(torch.func.vmap(slope)(x), torch.stack(expected))
+
+
+def test_variances_with_log_sigma2_have_second_slopes():
+    scale = torch.tensor([0.3, -1.0], dtype=F64)
+    slope = torch.func.grad(lambda own: AdditiveGaussian(torch.ones(2, dtype=F64), own).variance().sum())
+    found = jacrev(slope)(scale)
+    torch.testing.assert_close(found, scale.exp().diag())
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (3, 0)])
+def test_a_linear_layer_without_inputs_or_outputs(sizes):
+    mean = torch.zeros(sizes[1], sizes[0])
+    layer = VariationalLinear(MultiplicativeGaussian(nn.Parameter(mean), nn.Parameter(mean - 3)), None)
+    layer(torch.zeros(2, sizes[0])).sum().backward()
+    assert layer.posterior.mean.grad.shape == (sizes[1], sizes[0])
+
+
 def test_the_classes_are_final_and_the_parent_is_abstract():
     posterior = MultiplicativeGaussian(torch.ones(2, 2), torch.zeros(2, 2))
     with pytest.raises(TypeError, match="abstract"):

@@ -47,6 +47,15 @@ def test_steps_go_on_from_a_state_that_was_kept_without_its_layout(layout):
     torch.testing.assert_close(after(second, again, [3], layout), after(first, own, [3], layout), rtol=0, atol=0)
 
 
+def test_a_parameter_may_change_its_layout_on_the_way():
+    own, known = parameter("first"), parameter("first")
+    optimiser = AdamW([own], 1e-2, fused=True)
+    after(optimiser, own, [1], "first")
+    own.data = own.data.contiguous(memory_format=torch.channels_last)
+    expected = after(torch.optim.AdamW([known], 1e-2, foreach=False), known, [1, 2, 3], "first")
+    torch.testing.assert_close(after(optimiser, own, [2, 3], "first"), expected)
+
+
 def test_gradients_with_channels_last_are_not_copied():
     own = parameter("last")
     optimiser = AdamW([own], 1e-2, fused=True)

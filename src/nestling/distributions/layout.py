@@ -5,6 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
+from torch._guards import detect_fake_mode
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.jit._trace import is_tracing
 
 _PIECE = 2**18
 """Elements that a core works on at a time."""
@@ -39,4 +42,15 @@ def piece_size(tensor: Tensor) -> int:
 def are_ordinary(tensors: Sequence[Tensor]) -> bool:
     """Whether tensors have their numbers here and now: nothing is traced, and nothing mapped over other tensors."""
     is_plain = all(type(own) in (Tensor, nn.Parameter) for own in tensors)
-    return is_plain and not torch.compiler.is_compiling() and not peek_interpreter_stack()
+    return is_plain and not (is_transformed() or _is_traced())
+
+
+def is_transformed() -> bool:
+    """Whether some transform of ``torch.func`` is at work."""
+    return peek_interpreter_stack() is not None
+
+
+def _is_traced() -> bool:
+    if torch.compiler.is_compiling() or is_tracing():  # type: ignore[no-untyped-call]
+        return True
+    return get_proxy_mode() is not None or detect_fake_mode() is not None

@@ -11,6 +11,7 @@ from nestling.distributions.layout import are_ordinary, axes_in_memory
 
 _MANY = 2**15
 """Normal numbers from which on they are looked up."""
+_LOOKED_UP = (torch.float32, torch.float16, torch.bfloat16)
 _PIECE = 2**18
 """Normal numbers that are looked up at a time."""
 
@@ -41,7 +42,7 @@ def normal_noise(like: Tensor, generator: torch.Generator | None = None) -> Tens
     axes = axes_in_memory(like)
     shape = [like.shape[axis] for axis in axes]
     device = _device(like, generator)
-    if like.numel() >= _MANY and device.type == "cpu" and like.dtype != torch.float64 and are_ordinary([like]):
+    if like.numel() >= _MANY and device.type == "cpu" and like.dtype in _LOOKED_UP and are_ordinary([like]):
         noise = _looked_up(shape, generator).to(like.dtype)
     else:
         noise = torch.randn(shape, dtype=like.dtype, device=device, generator=generator)
@@ -61,8 +62,9 @@ def random_signs(like: Tensor) -> Tensor:
 
 def _looked_up(shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
     """Normal noise in single precision, of 16 random bits each: half the time of ``torch.randn``, on a CPU."""
-    noise = torch.empty(math.prod(shape))
-    words = torch.empty(-(-noise.numel() // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    noise = torch.empty(math.prod(shape), dtype=torch.float32, device="cpu")
+    words = torch.empty(-(-noise.numel() // 4), dtype=torch.int64, device="cpu")
+    words.random_(-(2**63), None, generator=generator)
     bits = words.view(torch.uint16)[: noise.numel()]
     for index, room in zip(torch.split(bits, _PIECE), torch.split(noise, _PIECE), strict=True):
         torch.index_select(_quantiles(), 0, index.to(torch.int32), out=room)
@@ -75,7 +77,7 @@ def _quantiles() -> Tensor:
 
     No probability of an interval is off by more than 2^-16, and the largest value is 4.3.
     """
-    values = torch.special.ndtri((torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16)
+    values = torch.special.ndtri((torch.arange(2**16, dtype=torch.float64, device="cpu") + 0.5) / 2**16)
     scaled: Tensor = values / values.square().mean().sqrt()
     return scaled.float()
 

@@ -118,12 +118,12 @@ class _SechSlope(torch.autograd.Function):
 
 
 class SechRoom:
-    """Room for what ``falling_sech_sum`` works out on its way, used again for each piece of a long vector."""
+    """Room on a CPU for what ``falling_sech_sum`` works out on its way, used again for each piece of a long vector."""
 
     def __init__(self, size: int) -> None:
-        self._along = torch.empty(size, dtype=torch.float32)
-        self._cell = torch.empty(size, dtype=torch.int32)
-        self._found = torch.empty(size, dtype=torch.complex128)
+        self._along = torch.empty(size, dtype=torch.float32, device="cpu")
+        self._cell = torch.empty(size, dtype=torch.int32, device="cpu")
+        self._found = torch.empty(size, dtype=torch.complex128, device="cpu")
 
     def falling_sech_sum(self, x: Tensor, slope: Tensor) -> Tensor:
         """The sum of ``sech_integral(-x)`` over a vector in single precision that is within ``SECH_ENDS``.
@@ -134,8 +134,7 @@ class SechRoom:
         along = torch.mul(x, 1 / _CELL, out=self._along[:number]).sub_(SECH_ENDS[0] / _CELL)
         cell = self._cell[:number].copy_(along)
         along.frac_()
-        found = torch.index_select(_sech_table(x.device), 0, cell, out=self._found[:number])
-        start, change, value = _columns(found)
+        start, change, value = _sech_cells(cell, self._found[:number])
         torch.addcmul(start, along, change, out=slope)
         return value.sum() + _CELL * (torch.dot(along, slope) - 0.5 * slope.sum())
 
@@ -164,30 +163,34 @@ def _sech_by_table(t: Tensor) -> tuple[Tensor, Tensor]:
     along = x.clamp(*SECH_ENDS).sub_(SECH_ENDS[0]).mul_(1 / _CELL)
     cell = along.to(torch.int32).clamp_(0, _NUM_CELLS)  # a NaN would be no cell
     along.frac_()
-    start, change, middle = _columns(_sech_table(t.device).index_select(0, cell))
+    start, change, middle = _sech_cells(cell)
     slope = torch.addcmul(start, along, change)
     value = torch.addcmul(middle, along.sub_(0.5), slope, value=_CELL)
     return value.add_(F.relu(SECH_ENDS[0] - x), alpha=0.5), slope.neg_()
 
 
+def _sech_cells(cell: Tensor, room: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """The three numbers of some cells of the table; on a CPU looked up as one complex number, if need be in a room."""
+    table = _sech_table(cell.device)
+    if cell.device.type == "cpu":
+        found = torch.index_select(torch.view_as_complex(table.view(torch.float64)), 0, cell, out=room)
+        rows = torch.view_as_real(found).view(torch.float32)
+    else:
+        rows = table.index_select(0, cell)
+    start, change, value, _ = rows.unbind(1)
+    return start, change, value
+
+
 @cache
 def _sech_table(device: torch.device) -> Tensor:
-    """Of the integral of -x, cell by cell: its slope at the left end, the change of that, and its value in the middle.
+    """(cells, 4): of the integral of -x, its slope at the left end, the change of that, and its value in the middle.
 
-    The three stand with a zero in the place of one complex number, and are looked up as one. From the middle of a cell
-    the integral follows by the slope.
+    From the middle of a cell the integral follows by the slope. The last column is none.
     """
     nodes = SECH_ENDS[0] + _CELL * torch.arange(_NUM_CELLS + 2, dtype=torch.float64)
     values, _ = _sech_by_series(-(nodes[:-1] + 0.5 * _CELL))
     slopes = -_sech_by_series(-nodes)[1]
-    columns = torch.stack((slopes[:-1], slopes.diff(), values, torch.zeros_like(values)), dim=1)
-    return torch.view_as_complex(columns.float().view(torch.float64)).to(device)
-
-
-def _columns(found: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The three numbers of each cell of the table that was looked up."""
-    start, change, value, _ = torch.view_as_real(found).view(torch.float32).unbind(-1)
-    return start, change, value
+    return torch.stack((slopes[:-1], slopes.diff(), values, torch.zeros_like(values)), dim=1).float().to(device)
 
 
 @cache

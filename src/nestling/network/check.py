@@ -119,7 +119,7 @@ def _disturbed(
     if not tensor.is_floating_point() or not own:
         return plain
     drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(plain)
-    size = torch.linalg.vector_norm(plain) / max(plain.numel(), 1) ** 0.5 + 0.1
+    size = torch.linalg.vector_norm(plain, dtype=torch.float64) / max(plain.numel(), 1) ** 0.5 + 0.1
     plain += drawn.mul_(noise * size)
     return plain.abs() + noise if name.endswith("running_var") else plain
 

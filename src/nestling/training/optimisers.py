@@ -43,6 +43,9 @@ class AdamW(torch.optim.AdamW):
     """
 
     def _init_group(self, group: Any, params: list[Tensor], grads: list[Tensor], *state: list[Tensor]) -> Any:  # noqa: ANN401
+        for own in group["params"]:
+            known = self.state.get(own, {})
+            known.update({name: laid_out_as(own, value) for name, value in known.items() if value.shape == own.shape})
         result = super()._init_group(group, params, grads, *state)  # type: ignore[no-untyped-call]
         grads[:] = [laid_out_as(own, gradient) for own, gradient in zip(params, grads, strict=True)]
         orders = [axes_in_memory(own) for own in params]
@@ -53,7 +56,9 @@ class AdamW(torch.optim.AdamW):
 
 def _can_be_fused(groups: list[dict[str, Any]]) -> bool:
     """Whether one kernel can take the step of all these parameters."""
-    return all(parameter.device.type in ("cpu", "cuda") for group in groups for parameter in group["params"])
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    dense = all(own.permute(axes_in_memory(own)).is_contiguous() for own in parameters)
+    return dense and all(own.device.type in ("cpu", "cuda") for own in parameters)
 
 
 def set_lr(optimiser: torch.optim.Optimizer, factor: float) -> None:
@@ -85,13 +90,9 @@ def check_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tens
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Give an optimiser the state that ``optimiser_tensors`` gave, laid out in memory as its parameters are."""
-    groups, state = optimiser.state_dict()["param_groups"], _by_parameter(tensors)
-    parameters = [p for group in optimiser.param_groups for p in group["params"]]
-    for number, own in state.items():
-        like = parameters[number]
-        own.update({name: laid_out_as(like, value) for name, value in own.items() if value.shape == like.shape})
-    optimiser.load_state_dict({"state": state, "param_groups": groups})
+    """Give an optimiser the state that ``optimiser_tensors`` gave."""
+    groups = optimiser.state_dict()["param_groups"]
+    optimiser.load_state_dict({"state": _by_parameter(tensors), "param_groups": groups})
 
 
 def _by_parameter(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Any]]:

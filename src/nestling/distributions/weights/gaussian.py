@@ -66,6 +66,10 @@ class AdditiveGaussian(WeightPosterior):
         """log sigma^2 - log theta^2 within its bounds."""
         return to_log_alpha(self.mean, self.log_sigma2).clamp(*LOG_ALPHA_BOUNDS)
 
+    def variance(self) -> Tensor:
+        """sigma^2."""
+        return self.log_sigma2.exp().expand_as(self.mean)
+
     @staticmethod
     def variance_of(mean: Tensor, scale: Tensor) -> tuple[Tensor, PullBack]:
         """sigma^2 from log sigma^2, and what gives its gradient: the mean has none."""

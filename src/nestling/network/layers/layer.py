@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from nestling.distributions.layout import is_transformed
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.weights import WeightPosterior
 from nestling.errors import ArgumentError
@@ -141,7 +142,8 @@ class VariationalLayer(Stochastic, ABC):
     def moments(self, x: Tensor, **asked: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
         """The mean and the variance of each output for a given input; one variance for positions that share it."""
         mean = self.apply_weight(x, self.posterior.mean, self.bias, **asked)
-        if self.sampling != "channel" and torch.is_grad_enabled() and self.can_pull_back(x):
+        by_hand = torch.is_grad_enabled() and not is_transformed()
+        if by_hand and self.sampling != "channel" and self.can_pull_back(x):
             return mean, _Variance.apply(self, asked, x, self.posterior.mean, self.posterior.scale)  # type: ignore[no-untyped-call]
         return mean, self._added_variance(x.square(), **asked)
 

@@ -1,5 +1,6 @@
 """The variational linear layer."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,7 @@ class VariationalLinear(VariationalLayer):
         **asked: Any,  # noqa: ANN401
     ) -> tuple[Tensor | None, Tensor | None]:
         """The gradients in input and weight, those that are needed."""
-        rows, read = (own.reshape(-1, own.shape[-1]) for own in (gradient, x))
+        rows, read = (own.reshape(math.prod(own.shape[:-1]), own.shape[-1]) for own in (gradient, x))
         return gradient @ weight if needed[0] else None, rows.T @ read if needed[1] else None
 
     def apply_each(self, x: Tensor, weights: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
