@@ -274,7 +274,18 @@ def test_dependence_in_a_linear_network_is_exact():
     torch.testing.assert_close(variance_along(output.mean_, direction, sources), exact)
     with carrying_moments(nested, 3, 4), torch.no_grad():
         along = nested(x).along(Direction(direction, random=False))
-    torch.testing.assert_close((along.variance * direction.square()).sum(1), exact)
+    in_common = (along.together * direction).sum(1)
+    torch.testing.assert_close((along.variance * direction.square()).sum(1) + in_common.square(), exact)
+    assert (in_common.abs() > 0).any(), "there is dependence"
+
+
+def test_draws_have_noise_in_common():
+    mean, variance, together = normal(2, 3), normal(2, 3, seed=1).square(), normal(2, 3, seed=2)
+    drawn = Moments(mean, variance, together=together).draws(20_000).view(20_000, 2, 3)
+    for number in range(2):
+        exact = variance[number].diag() + torch.outer(together[number], together[number])
+        torch.testing.assert_close(drawn[:, number].T.cov(), exact, rtol=0.03, atol=0.03)
+    torch.testing.assert_close(drawn.mean(0), mean)
 
 
 ACTIVATIONS = {

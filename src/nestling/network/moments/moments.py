@@ -35,6 +35,8 @@ _ASKED = ("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point"
 """Methods of a tensor that do not depend on its values."""
 _TURNED = ("T", "mT", "H", "mH")
 """Attributes of a tensor that have its elements in another order."""
+_OF_ITS_OWN = 0.85
+"""The share, of the logarithm of a factor that variances lack, by which each element's own is multiplied."""
 _MANY_PAIRS = 32
 """Pairs of draws from which on they are given the variance that they should have, and still look like Gaussian ones."""
 _SAME = "pow rpow rtruediv rsub floordiv mod matmul rmatmul abs gt ge lt le".split()
@@ -59,12 +61,15 @@ class Moments:
 
     Of ``rectified`` elements those before a ReLU are given: it is applied when somebody asks for what comes after it,
     since the largest of some elements may as well be found before, which leaves fewer of them. ``positive`` ones have
-    been through a ReLU.
+    been through a ReLU. Outputs may have noise ``together`` beside the variance that each has of its own: one number an
+    example, which moves each of them by so much.
     """
 
-    def __init__(self, mean: Tensor, variance: Tensor, *, rectified: bool = False) -> None:
+    def __init__(
+        self, mean: Tensor, variance: Tensor, *, rectified: bool = False, together: Tensor | None = None
+    ) -> None:
         self._mean, self._variance = mean, variance.detach().expand_as(mean)
-        self.rectified, self.positive = rectified, rectified
+        self.rectified, self.positive, self.together = rectified, rectified, together
 
     @property
     def mean_(self) -> Tensor:
@@ -88,14 +93,12 @@ class Moments:
         The second half has the noise of the first with the other sign, so that means come out as they are; so do
         variances, if there are many.
         """
-        copies, half = [1] * (self._mean.ndim - 1), (number + 1) // 2
-        noise = normal_noise(self._mean.detach().repeat(half, *copies))
-        if half >= _MANY_PAIRS:
-            by_pair = noise.view(half, len(self), *noise.shape[1:])
-            by_pair *= by_pair.square().mean(0).rsqrt_()
-        both = torch.cat([noise, noise.neg()])[: number * len(self)]
+        copies = [1] * (self._mean.ndim - 1)
         mean, std = (own.repeat(number, *copies) for own in (self._mean.detach(), self._variance.clamp_min(0).sqrt()))
-        drawn = torch.addcmul(mean, std, both)
+        drawn = torch.addcmul(mean, std, _in_pairs(self._mean.detach(), number))
+        if self.together is not None:
+            in_common = _in_pairs(self.together.new_empty(len(self), *copies), number)
+            drawn.addcmul_(self.together.repeat(number, *copies), in_common)
         return drawn.relu_() if self.rectified else drawn
 
     @classmethod
@@ -140,20 +143,28 @@ class Moments:
             return Moments(self.mean_[index], self.variance[index])
 
     def along(self, direction: Direction) -> "Moments":
-        """The same means, with variances that agree along a direction with all the noise there was on the way.
+        """The same means, with noise that agrees along a direction with all there was on the way.
 
-        All variances of an example are multiplied by one factor; those of all examples, if signs are random, since the
-        sum of one example says little then, or if it can't be told which noise is whose.
+        It lacks a factor. Outputs have part of it each for itself, and the rest together, in the direction in which a
+        Gaussian of such variances goes if its sum along the first moves. All examples have one factor, and each output
+        all of it, if signs are random, since the sum of one example says little then, or if it can't be told which
+        noise is whose.
         """
-        mean = self.mean_
+        mean, weights = self.mean_, direction.weights
         if not mean.requires_grad:  # nothing is known of where its noise comes from
             return self
-        along = variance_along(mean, direction.weights, carried().sources)
-        alone = weighed(direction.weights.square(), self.variance)
-        if direction.random or along.shape != alone.shape:
+        along = variance_along(mean, weights, carried().sources)
+        alone = weighed(weights.square(), self.variance)
+        by_example = not direction.random and along.shape == alone.shape
+        if not by_example:
             along, alone = along.sum(0, keepdim=True), alone.sum(0, keepdim=True)
-        factor = along / alone.clamp_min(torch.finfo(alone.dtype).tiny)
-        return Moments(mean.detach(), self.variance * factor.view(-1, *[1] * (mean.ndim - 1)))
+        divisor = alone.clamp_min(torch.finfo(alone.dtype).tiny)
+        factor = torch.where(alone > 0, along / divisor, 1.0)
+        own = torch.where(factor > 1, factor**_OF_ITS_OWN, factor) if by_example else factor
+        shape = (-1, *[1] * (mean.ndim - 1))
+        rest = ((factor - own) * alone).clamp_min(0).sqrt() / divisor
+        together = self.variance * weights * rest.view(shape) if by_example else None
+        return Moments(mean.detach(), self.variance * own.view(shape), together=together)
 
     def settle(self) -> None:
         """Apply a ReLU that was put off."""
@@ -167,7 +178,17 @@ class Moments:
 
     def _become(self, other: "Moments") -> None:
         self._mean, self._variance = other.before()
-        self.rectified, self.positive = other.rectified, other.positive
+        self.rectified, self.positive, self.together = other.rectified, other.positive, other.together
+
+
+def _in_pairs(like: Tensor, number: int) -> Tensor:
+    """(number * batch, ...): noise for some copies of a batch, the second half with the other sign."""
+    half = (number + 1) // 2
+    noise = normal_noise(like.repeat(half, *[1] * (like.ndim - 1)))
+    if half >= _MANY_PAIRS:
+        by_pair = noise.view(half, len(like), *noise.shape[1:])
+        by_pair *= by_pair.square().mean(0).rsqrt_()
+    return torch.cat([noise, noise.neg()])[: number * len(like)]
 
 
 def _operator(function: Any) -> Callable[..., Any]:  # noqa: ANN401
