@@ -147,10 +147,11 @@ class VariationalLayer(Stochastic, ABC):
             return mean, _Variance.apply(self, asked, x, self.posterior.mean, self.posterior.scale)  # type: ignore[no-untyped-call]
         return mean, self._added_variance(x.square(), **asked)
 
+    @abstractmethod
     def can_pull_back(self, x: Tensor) -> bool:
         """Whether ``pull_back`` knows the gradients of the operation on such an input."""
-        return False
 
+    @abstractmethod
     def pull_back(
         self,
         gradient: Tensor,
@@ -160,7 +161,6 @@ class VariationalLayer(Stochastic, ABC):
         **asked: Any,  # noqa: ANN401
     ) -> tuple[Tensor | None, Tensor | None]:
         """The gradients in input and weight of ``apply_weight``, those that are needed, from that of its output."""
-        raise NotImplementedError
 
     def _weight_variance(self) -> Tensor:
         posterior = self.posterior
