@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import special as scipy_special
 from torch.autograd import gradcheck
 
-from nestling.distributions import kumaraswamy_mean
+from nestling.distributions import kumaraswamy_mean, special
 from nestling.distributions.special import log1mexp, log_beta, log_normal_interval, logit_from_log, sech_integral
 
 F32, F64 = torch.float32, torch.float64
@@ -254,3 +254,11 @@ def test_sech_integral_under_function_transforms():
     slope = torch.func.grad(lambda x: sech_integral(x).sum())(t)
     assert torch.equal(torch.vmap(torch.func.grad(lambda x: sech_integral(x).sum()))(t), slope)
     assert torch.autograd.gradcheck(lambda x: torch.vmap(sech_integral)(x), t.clone().requires_grad_())
+
+
+def test_the_table_does_not_depend_on_the_default_device_of_torch():
+    special._sech_table.cache_clear()
+    special._sech_series.cache_clear()
+    with torch.device("meta"):
+        found = sech_integral(torch.tensor([-1.0, 0.0, 2.0], device="cpu"))
+    torch.testing.assert_close(found, sech_integral(torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)).float())

@@ -1,13 +1,7 @@
 """How tensors lie in memory: work that follows it is several times faster than work across it."""
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor, nn
-from torch._C._functorch import peek_interpreter_stack
-from torch._guards import detect_fake_mode
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.jit._trace import is_tracing
+from torch import Tensor
 
 _PIECE = 2**18
 """Elements that a core works on at a time."""
@@ -37,20 +31,3 @@ def laid_out_as(tensor: Tensor, gradient: Tensor) -> Tensor:
 def piece_size(tensor: Tensor) -> int:
     """Elements to compute at a time: passes over what stays in the caches of the cores are twice as fast."""
     return _PIECE * torch.get_num_threads() if tensor.device.type == "cpu" else max(tensor.numel(), 1)
-
-
-def are_ordinary(tensors: Sequence[Tensor]) -> bool:
-    """Whether tensors have their numbers here and now: nothing is traced, and nothing mapped over other tensors."""
-    is_plain = all(type(own) in (Tensor, nn.Parameter) for own in tensors)
-    return is_plain and not (is_transformed() or _is_traced())
-
-
-def is_transformed() -> bool:
-    """Whether some transform of ``torch.func`` is at work."""
-    return peek_interpreter_stack() is not None
-
-
-def _is_traced() -> bool:
-    if torch.compiler.is_compiling() or is_tracing():  # type: ignore[no-untyped-call]
-        return True
-    return get_proxy_mode() is not None or detect_fake_mode() is not None

@@ -7,7 +7,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from nestling.distributions.layout import are_ordinary, axes_in_memory
+from nestling.distributions.layout import axes_in_memory
+from nestling.distributions.tracing import is_ordinary
 
 _MANY = 2**15
 """Normal numbers from which on they are looked up."""
@@ -42,7 +43,7 @@ def normal_noise(like: Tensor, generator: torch.Generator | None = None) -> Tens
     axes = axes_in_memory(like)
     shape = [like.shape[axis] for axis in axes]
     device = _device(like, generator)
-    if like.numel() >= _MANY and device.type == "cpu" and like.dtype in _LOOKED_UP and are_ordinary([like]):
+    if like.numel() >= _MANY and device.type == "cpu" and like.dtype in _LOOKED_UP and is_ordinary(like):
         noise = _looked_up(shape, generator).to(like.dtype)
     else:
         noise = torch.randn(shape, dtype=like.dtype, device=device, generator=generator)

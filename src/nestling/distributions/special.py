@@ -187,7 +187,7 @@ def _sech_table(device: torch.device) -> Tensor:
 
     From the middle of a cell the integral follows by the slope. The last column is none.
     """
-    nodes = SECH_ENDS[0] + _CELL * torch.arange(_NUM_CELLS + 2, dtype=torch.float64)
+    nodes = SECH_ENDS[0] + _CELL * torch.arange(_NUM_CELLS + 2, dtype=torch.float64, device="cpu")
     values, _ = _sech_by_series(-(nodes[:-1] + 0.5 * _CELL))
     slopes = -_sech_by_series(-nodes)[1]
     return torch.stack((slopes[:-1], slopes.diff(), values, torch.zeros_like(values)), dim=1).float().to(device)
@@ -200,17 +200,17 @@ def _sech_series() -> tuple[list[float], list[float]]:
     The integrals at the nodes are trapezoid sums, which converge geometrically here (even, analytic, decaying).
     """
     num_nodes, num_terms = 64, 44
-    angle = math.pi * (torch.arange(num_nodes, dtype=torch.float64) + 0.5) / num_nodes
+    angle = math.pi * (torch.arange(num_nodes, dtype=torch.float64, device="cpu") + 0.5) / num_nodes
     w = (1 + torch.cos(angle)) / 2
     scale = _SHIFT * w / (1 - w)
     step = 1 / 64
-    s = step * torch.arange(32 * 64, dtype=torch.float64)
+    s = step * torch.arange(32 * 64, dtype=torch.float64, device="cpu")
     weight = torch.full_like(s, step)
     weight[0] /= 2
     exponent = scale[:, None] / 2 * torch.cosh(s).pow(-2)
     value = (-torch.expm1(-exponent) * weight).sum(-1)
     slope = (exponent * torch.exp(-exponent) * weight).sum(-1)
-    basis = torch.cos(torch.arange(num_nodes, dtype=torch.float64)[:, None] * angle) * 2 / num_nodes
+    basis = torch.cos(torch.arange(num_nodes, dtype=torch.float64, device="cpu")[:, None] * angle) * 2 / num_nodes
     basis[0] /= 2
     return (
         _powers((basis @ ((value - torch.log1p(scale / _SHIFT) / 2) / w))[:num_terms]),

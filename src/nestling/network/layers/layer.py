@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from nestling.distributions.layout import is_transformed
 from nestling.distributions.noise import normal_noise
+from nestling.distributions.tracing import is_transformed
 from nestling.distributions.weights import WeightPosterior
 from nestling.errors import ArgumentError
 from nestling.network.moments import Carrying, Moments, carrying, graph_of_means, noted
