@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nestling.network.cut import Cut, full_cut
@@ -32,7 +33,7 @@ class CutCheck:
             generator = torch.Generator().manual_seed(0)
             self.tensors = {name: _disturbed(name, tensor, dtype, noise, generator) for name, tensor in own.items()}
             self.args, self.kwargs = pytree.tree_map_only(Tensor, partial(_cast, dtype=dtype), (args, kwargs))
-            if self._runs():
+            if self.runs():
                 break
 
     def sound(self) -> bool:
@@ -46,9 +47,11 @@ class CutCheck:
 
     def agrees_with(self, other: "CutCheck") -> bool:
         """Whether two runners of one network compute the same at full width."""
-        whole = full_cut(self.groups)
-        theirs = other._run(full_cut(other.groups), other.tensors)
-        return _alike(self._run(whole, self.tensors), theirs, self.tolerance)
+        return alike(self.whole(), other.whole(), self.tolerance)
+
+    def whole(self) -> Any:  # noqa: ANN401
+        """What the whole network computes on the example with ``tensors``, which a caller may change."""
+        return self._run(full_cut(self.groups), self.tensors)
 
     def _fault(self, chosen: list[Group]) -> str | None:
         """What goes wrong when every chosen group is cut at once, the exact ones compared with zeroing."""
@@ -63,8 +66,8 @@ class CutCheck:
         if len(exact) < len(chosen):
             return self._fault(exact)
         with self._zeroed(cut, exact):
-            whole = self._run(full_cut(self.groups), self.tensors)
-        return None if _alike(small, whole, self.tolerance) else CHANGED
+            whole = self.whole()
+        return None if alike(small, whole, self.tolerance) else CHANGED
 
     def _probe(self, chosen: list[Group]) -> Cut:
         """Each chosen group at a width of its own, so that two that must go together can't hide it."""
@@ -91,10 +94,10 @@ class CutCheck:
             for tensor, axis, gone, rows in reversed(saved):
                 tensor.index_copy_(axis, gone, rows)
 
-    def _runs(self) -> bool:
+    def runs(self) -> bool:
         """Whether the whole network runs on these tensors, with finite outputs: not all code takes double precision."""
         try:
-            outputs = pytree.tree_leaves(self._run(full_cut(self.groups), self.tensors))
+            outputs = pytree.tree_leaves(self.whole())
         except (RuntimeError, ValueError, TypeError):
             return False
         return all(bool(torch.isfinite(x).all()) for x in outputs if isinstance(x, Tensor) and x.is_floating_point())
@@ -102,6 +105,11 @@ class CutCheck:
     def _run(self, cut: Cut, tensors: Mapping[str, Tensor]) -> Any:  # noqa: ANN401
         with torch.no_grad(), in_mode(self.runner.module, training=False):
             return self.runner.run(cut, tensors, self.args, self.kwargs)
+
+
+def scratch(module: nn.Module) -> nn.Module:
+    """A copy of the module that shares its parameters and buffers, in whose place a check always puts others."""
+    return deepcopy(module, {id(own): own for own in (*module.parameters(), *module.buffers())})
 
 
 def _uneven(group: Group, position: int) -> int:
@@ -115,7 +123,7 @@ def _disturbed(
 ) -> Tensor:
     """The tensor with some noise, relative to its size; buffers that are not a norm's statistics are left alone."""
     plain = _cast(tensor, dtype).clone()
-    own = isinstance(tensor, torch.nn.Parameter) or name.endswith(("running_mean", "running_var"))
+    own = isinstance(tensor, nn.Parameter) or name.endswith(("running_mean", "running_var"))
     if not tensor.is_floating_point() or not own:
         return plain
     drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(plain)
@@ -128,7 +136,8 @@ def _cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     return tensor.detach().to(dtype) if dtype is not None and tensor.is_floating_point() else tensor.detach()
 
 
-def _alike(left: Any, right: Any, tolerance: float) -> bool:  # noqa: ANN401
+def alike(left: Any, right: Any, tolerance: float) -> bool:  # noqa: ANN401
+    """Whether two outputs are the same, up to a tolerance relative to the largest entry of each tensor."""
     pairs = zip(pytree.tree_leaves(left), pytree.tree_leaves(right), strict=True)
     return all(_close(a, b, tolerance) for a, b in pairs if isinstance(a, Tensor))
 

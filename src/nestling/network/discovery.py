@@ -5,7 +5,6 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from io import StringIO
 from typing import Any
@@ -15,7 +14,7 @@ from torch import nn
 
 from nestling.errors import TraceError
 from nestling.network.branches import Branch, find_branches, stages
-from nestling.network.check import TOGETHER, CutCheck
+from nestling.network.check import TOGETHER, CutCheck, scratch
 from nestling.network.choice import Choice
 from nestling.network.graph import Graph, export_graph, recorded_graph, user_line
 from nestling.network.group import Group, Groups
@@ -77,7 +76,7 @@ class _Search:
         found = trace(self._export(dynamic=False), self.rules)
         self.has_layers = bool(self._layers(found))
         groups = self.choice.apply(self._groups(found), self.names)
-        return self._checked(groups, ModuleRunner(self.module), ModuleRunner(self._scratch()))
+        return self._checked(groups, ModuleRunner(self.module), ModuleRunner(scratch(self.module)))
 
     def by_graph(self, own: _Found) -> _Found | None:
         """The same with the exported graph, if it computes what the module does."""
@@ -116,13 +115,9 @@ class _Search:
         lists = stages(branches) if self.choice.layers == "stage" else [branches]
         return [branches for branches in lists if len(branches) > 1]
 
-    def _scratch(self) -> nn.Module:
-        """A copy of the module that shares its parameters and buffers, in whose place a check always puts others."""
-        return deepcopy(self.module, {id(own): own for own in (*self.module.parameters(), *self.module.buffers())})
-
-    def _checked(self, groups: Groups, runner: Runner, scratch: Runner) -> _Found:
+    def _checked(self, groups: Groups, runner: Runner, tried: Runner) -> _Found:
         """Checked on a scratch copy: code that remembers what it computed must not remember disturbed weights."""
-        check = CutCheck(scratch, groups, self.args, self.kwargs)
+        check = CutCheck(tried, groups, self.args, self.kwargs)
         return _Found(groups, runner, check, check.sound())
 
     def _export(self, *, dynamic: bool) -> Graph:

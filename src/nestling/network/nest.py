@@ -1,6 +1,7 @@
 """``nest``: finds the groups of a network and gives each an order over its widths."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, fields, replace
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from nestling.network.group import Groups, Kind, Slice
 from nestling.network.layers import Sampling, check_sampling, make_variational, mean_name
 from nestling.network.nested import Nested
 from nestling.network.rules import Rule, default_rules
+from nestling.network.sorting import Loss, Sort, check_sort, chosen_sort, norms, sort_units, taylor
 
 OrderMaker = Callable[[int, int], Order]
 START_LOGIT = 3.0
@@ -46,6 +48,9 @@ def nest(
     bits: Bits | Mapping[str, Any] | None = None,
     private: Sequence[float] = (),
     rules: Mapping[str, Rule] | None = None,
+    sort: Sort = "auto",
+    batches: Iterable[tuple[Any, Any]] | None = None,
+    loss: Loss | None = None,
 ) -> Nested:
     """Turn a network into one whose widths can be chosen later; the caller's module is left as it is.
 
@@ -60,6 +65,12 @@ def nest(
     says. With the kind ``"bit"`` weights are quantised as ``bits`` says, and the widths of such groups are numbers of
     levels. ``private`` names cuts, as fractions, whose batch norms have weights of their own. ``rules`` adds rules for
     operations by name. What can't be cut is in ``nested.groups`` with the reason.
+
+    ``sort`` puts the units of each group in order of importance, so that cuts of a trained network keep those that
+    matter; at full width nothing changes. ``"norm"`` is the sum of the absolute weights that produce a unit,
+    ``"taylor"`` the change of the ``loss`` (a function of output and targets, cross-entropy by default) on ``batches``
+    of (inputs, targets) if a unit is removed, to first order. ``"auto"`` is ``"norm"`` if some batch norm has seen
+    training data, else ``"none"``.
     """
     _check_module(module)
     chosen_bits = _chosen_bits(bits, kinds, rescale)
@@ -69,11 +80,15 @@ def nest(
     if weights not in (None, "gaussian"):
         raise ArgumentError("weights", repr(weights), "'gaussian' or None", "None keeps plain weights.")
     check_sampling(sampling)
+    check_sort(sort, batches, loss)
     for leaf in pytree.tree_leaves((args, kwargs)):
         if isinstance(leaf, Tensor) and leaf.is_floating_point():
             real_tensor("example", leaf)
     copy = deepcopy(module)
     groups, runner = discover(copy, args, kwargs, choice, default_rules() | dict(rules or {}))
+    sort = chosen_sort(sort, copy)
+    if sort != "none":
+        _sort(copy, groups, (args, kwargs), batches, loss)
     with_bits = [] if chosen_bits is None else bit_groups(copy, (args, kwargs), chosen_bits, exclude, only)
     if weights is not None:
         variational = make_variational(copy, exclude, sampling)
@@ -94,6 +109,7 @@ def nest(
     given |= {"kinds": list(kinds), "where": where, "layers": layers, "rescale": rescale}
     given |= {"exclude": sorted(exclude), "only": None if only is None else sorted(only)}
     given |= {"bits": None if chosen_bits is None else asdict(chosen_bits), "private": list(private)}
+    given |= {} if sort == "none" else {"sort": sort}
     nested.made_with = None if callable(order) or rules else {"order": order, **given}
     return nested
 
@@ -126,6 +142,32 @@ def _chosen_bits(bits: Bits | Mapping[str, Any] | None, kinds: Collection[Kind],
     if not isinstance(bits, Mapping) or not set(bits) <= {own.name for own in fields(Bits)}:
         raise ArgumentError("bits", repr(bits), "options of nl.Bits", "Pass nl.Bits(num_groups=7).")
     return Bits(**bits)
+
+
+def _sort(
+    module: nn.Module,
+    groups: Groups,
+    call: tuple[tuple[Any, ...], dict[str, Any]],
+    batches: Iterable[tuple[Any, Any]] | None,
+    loss: Loss | None,
+) -> None:
+    """Sort units by the norms of their weights, or by the loss on batches; warn of groups that stay as they are."""
+    device = next((tensor.device for tensor in module.parameters()), None)
+    found = norms(module, groups) if batches is None else taylor(module, groups, _calls(batches, device), loss)
+    for name, reason in sort_units(module, groups, call, found).items():
+        warnings.warn(f"{name}: not sorted, {reason}", stacklevel=3)
+
+
+def _calls(
+    batches: Iterable[Any], device: torch.device | None
+) -> Iterator[tuple[tuple[tuple[Any, ...], dict[str, Any]], Any]]:
+    """Each batch as what the network is called with, and its targets, on a device."""
+    for batch in batches:
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            given = f"a {type(batch).__name__}" + (f" of {len(batch)}" if isinstance(batch, tuple | list) else "")
+            raise ArgumentError("batches", given, "an iterable of (inputs, targets) pairs", "Pass a DataLoader.")
+        inputs, targets = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), tuple(batch))
+        yield as_call(inputs), targets
 
 
 def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: ANN401

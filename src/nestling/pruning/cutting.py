@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from nestling.errors import NestlingError
-from nestling.network import Group, Nested, extract
+from nestling.network import Nested, extract
+from nestling.network.sorting import permute
 from nestling.pruning.gated import FoldedGates, Gates, gated
 from nestling.pruning.sites import Reader, Site
 
@@ -109,15 +110,6 @@ def check_not_empty(kept: Mapping[str, Tensor]) -> None:
             f"everything was pruned away in {', '.join(empty)}: no network is left to take out. Train with a smaller "
             "kappa or for fewer epochs, start from a pretrained network, or choose a threshold that keeps more."
         )
-
-
-def permute(tensors: Mapping[str, Tensor], group: Group, order: Tensor) -> None:
-    """Put the units of a group in another order, in every tensor that knows them: the network computes the same."""
-    for piece in group.slices:
-        tensor = tensors[piece.tensor]
-        rows = piece.rows.to(tensor.device)
-        moved = tensor.index_select(piece.axis, rows[order.to(tensor.device)].reshape(-1))
-        tensor.index_copy_(piece.axis, rows.reshape(-1), moved)
 
 
 def _fold(layer: nn.Module, reader: Reader, factors: Tensor) -> None:

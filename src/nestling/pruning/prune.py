@@ -335,8 +335,10 @@ def _base(module: nn.Module, example: Any, where: Literal["inner", "all"], exclu
         weights=None,
         num_blocks=ONE_UNIT_A_BLOCK,
         num_always=1,
+        kinds=("channel", "neuron"),
         where=where,
         exclude=exclude,
+        sort="none",
     )
 
 

@@ -221,9 +221,11 @@ def _nested_again(
 
     args, kwargs = pytree.tree_map(filled, (tuple(example["args"]), example["kwargs"]), is_leaf=is_place)
     try:
-        return nest(module, kwargs or args, **made_with).to(_dtype_of(tensors))
+        nested = nest(module, kwargs or args, **made_with | {"sort": "none"})  # the saved weights are in order
     except NestlingError as error:
         raise RunError(path, f"does not fit the network ({error})", "Check the module passed.") from None
+    nested.made_with = made_with
+    return nested.to(_dtype_of(tensors))
 
 
 def _dtype_of(tensors: Mapping[str, Tensor]) -> torch.dtype | None:
