@@ -90,6 +90,26 @@ def test_train_says_what_comes_next_and_prints_the_groups(place, tmp_path, capsy
     assert "epoch 1/1" in printed.err
 
 
+def test_train_says_how_small_the_network_can_be(place, tmp_path, capsys):
+    """An mlp of 25-300-100-4 of which one block of four is always kept: 75 and 25 neurons."""
+    options = {"model_options": ["hidden=[300,100]"]}
+    commands.train(str(place / "classes.npz"), "mlp", tmp_path / "new", PLAIN, QUICK.but(epochs=1), **options)
+    least, whole = 25 * 75 + 75 * 25 + 25 * 4, 25 * 300 + 300 * 100 + 100 * 4
+    fewest, all_of_them = least + 75 + 25 + 4, whole + 300 + 100 + 4
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("smallest cut")]
+    assert f"{least / 1e3:.3g}k multiply-adds ({least / whole:.1%} of the whole)" in line
+    assert f"{fewest / 1e3:.3g}k parameters ({fewest / all_of_them:.1%})" in line
+    assert "Little" not in line
+
+
+def test_train_says_where_little_can_be_cut(place, tmp_path, capsys):
+    nesting = Nesting(num_blocks=4, num_always=4, order="uniform", weights="plain")
+    commands.train(str(place / "classes.npz"), "mlp", tmp_path / "new", nesting, QUICK.but(epochs=1))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("smallest cut")]
+    assert "(100.0% of the whole)" in line
+    assert "Little can be cut" in line
+
+
 def test_a_complete_run_given_again_stays_as_it_is(place, run):
     before = {file.name: file.read_bytes() for file in run.iterdir()}
     commands.train(str(place / "classes.npz"), "mlp", run, FEW, QUICK)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from nestling import ArgumentError, Cut, NestlingError, extract, nest
+from nestling import ArgumentError, Cut, NestlingError, cost, extract, models, nest
 from nestling.distributions import Geometric, Uniform
 from nestling.errors import DtypeError, NonFiniteError, RangeError, TraceError
 from nestling.network.rules import Call, elementwise
@@ -394,6 +394,52 @@ def test_kinds(module):
     assert free(neurons) == ["hidden"]
     assert note(neurons, "block.0") == "kinds does not include 'channel'"
     assert free(nest(module, IMAGES, kinds=())) == []
+
+
+class Kinds(nn.Module):
+    """Residual blocks of a convolution, of paths, of heads and of neurons."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.plain = nn.Sequential(nn.Conv2d(8, 6, 1), nn.ReLU(), nn.Conv2d(6, 8, 1))
+        self.paths = nn.Sequential(nn.Conv2d(8, 12, 1), nn.ReLU(), nn.Conv2d(12, 12, 3, padding=1, groups=4))
+        self.merge, self.hidden, self.head = nn.Conv2d(12, 8, 1), nn.Linear(8, 5), nn.Linear(5, 4)
+        self.attention = StumblesAsGraph()
+
+    def forward(self, x):
+        x = F.relu(self.stem(x))
+        x = x + self.plain(x)
+        x = x + self.merge(F.relu(self.paths(x)))
+        x = x.flatten(2).transpose(1, 2)
+        x = x + self.attention(x)
+        return self.head(torch.tanh(self.hidden(x.mean(1))))
+
+
+def test_all_kinds_of_units_by_default():
+    """Not layers, which can't be masked, and not bits, which change what is computed."""
+    found = nest(Kinds(), IMAGES)
+    assert {(group.name, group.kind) for group in found.groups.free} == {
+        ("plain.0", "channel"),
+        ("paths.0", "path"),
+        ("attention.query", "head"),
+        ("hidden", "neuron"),
+    }
+    two = nest(Kinds(), IMAGES, kinds=("channel", "neuron"))
+    assert free(two) == ["plain.0", "hidden"]
+
+
+def test_kinds_are_noted_as_far_as_there_are_units_of_them(module):
+    """So that a run of a network without heads and paths goes on that was begun when these were not the default."""
+    assert nest(module, IMAGES).made_with["kinds"] == ["channel", "neuron"]
+    assert nest(Kinds(), IMAGES).made_with["kinds"] == ["channel", "neuron", "head", "path"]
+    assert nest(Kinds(), IMAGES, kinds=["path", "neuron"]).made_with["kinds"] == ["path", "neuron"]
+
+
+def test_half_of_resnext_is_about_half_by_default():
+    network = models.build("resnext_cifar", width=0.1)
+    found = nest(network, torch.zeros(2, 3, 8, 8), weights=None)
+    assert cost(found, 0.5).macs < 0.6 * cost(found, 1.0).macs
 
 
 @pytest.mark.parametrize("exclude", ["block.1", "block.1.running_mean", "block.0.bias", "block.3", "block"])

@@ -91,6 +91,7 @@ CASES = {
     "tied": (Tied, labels(7, 4, 5), {}),
     "twice": (Twice, normal(3, 4), {}),
     "attention": (Attention, labels(7, 4, 5), {"kinds": ("head", "neuron")}),
+    "all kinds": (Attention, labels(7, 4, 5), {}),
     "named": (Named, NAMED, {}),
     "one linear": (lambda: nn.Linear(4, 3), normal(3, 4), {}),
 }

@@ -36,8 +36,8 @@ class Nesting:
     """Into how many blocks each group is divided."""
     num_always: int = 2
     """How many of them are never cut."""
-    kinds: tuple[Kind, ...] = ("channel", "neuron")
-    """What may be cut."""
+    kinds: tuple[Kind, ...] | None = None
+    """What may be cut; by default all channels, neurons, heads and paths."""
     where: Literal["inner", "all"] = "inner"
     """Cut only what stays inside a block, or residual streams too."""
     layers: Literal["network", "stage"] = "network"
@@ -53,7 +53,7 @@ class Nesting:
 
     def options(self) -> dict[str, Any]:
         """The options as ``nest`` takes them."""
-        bits = self.bits if "bit" in self.kinds else None
+        bits = self.bits if "bit" in (self.kinds or ()) else None
         return vars(self) | {"weights": None if self.weights == "plain" else self.weights, "bits": bits}
 
 

@@ -11,10 +11,12 @@ from nestling import data as sets
 from nestling.commands.building import Device, Nesting, built, chosen, load_weights, option
 from nestling.data import Data
 from nestling.errors import RangeError, RunError
-from nestling.network import Nested, nest
-from nestling.network.cut import make_cut
+from nestling.network import Nested, cost, nest
+from nestling.network.cut import make_cut, smallest_cut
+from nestling.network.group import UNIT_KINDS
 from nestling.processes import connected
 from nestling.report import score_widths, widths_table
+from nestling.report.tables import thousands
 from nestling.training import Recipe, Run, open_run
 from nestling.training import train as run_training
 from nestling.training.feeds import training_fingerprint
@@ -23,6 +25,8 @@ from nestling.training.train import prepared
 
 BATCH = 500
 """Examples that are scored or predicted at a time."""
+LITTLE_CUT = 0.9
+"""The share of a network's multiply-adds at its smallest cut above which ``train`` says that little can be cut."""
 
 
 def train(
@@ -51,8 +55,11 @@ def train(
         if processes.is_first:
             print(nested.groups, flush=True)
         if not nested.groups.free:
-            given, needed = f"{model} with kinds {', '.join(nesting.kinds)}", "a network with something to cut"
+            kinds = ", ".join(UNIT_KINDS if nesting.kinds is None else nesting.kinds)
+            given, needed = f"{model} with kinds {kinds}", "a network with something to cut"
             raise RangeError("model", given, needed, "The table above says what is frozen, and why.")
+        if processes.is_first:
+            print(_smallest(nested), flush=True)
         starts_from = None if pretrained is None else hashlib.sha256(pretrained.read_bytes()).hexdigest()
         run_training(nested, loaded, recipe, out=out, starts_from=starts_from)
     trust = " --trust" if ":" in model else ""
@@ -94,6 +101,23 @@ def evaluate(
             figures = {"data": loaded.name, "samples": samples, "rows": [row.to_dict() for row in rows]}
             write_json(folder / "scores.json", figures)
     return widths_table(rows)
+
+
+def _smallest(nested: Nested) -> str:
+    """What the network takes at the smallest cut, and the share of the whole that is."""
+    least, whole = cost(nested, smallest_cut(nested.groups)), cost(nested, 1.0)
+    macs, params, size = (
+        small / large if large else 1.0
+        for small, large in ((least.macs, whole.macs), (least.params, whole.params), (least.bytes, whole.bytes))
+    )
+    line = (
+        f"smallest cut: {thousands(least.macs)} multiply-adds ({macs:.1%} of the whole), "
+        f"{thousands(least.params)} parameters ({params:.1%}), {thousands(least.bytes)} bytes ({size:.1%})"
+    )
+    with_bits = any(group.quantises for group in nested.groups.free)  # they save bytes, not multiply-adds
+    if with_bits or macs <= LITTLE_CUT:
+        return line
+    return f"{line}. Little can be cut: the table says why the rest stays."
 
 
 def data_of(run: Run) -> Data:

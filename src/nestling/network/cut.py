@@ -26,6 +26,11 @@ def full_cut(groups: Groups) -> Cut:
     return Cut(tuple((group.name, group.num_blocks) for group in groups.free))
 
 
+def smallest_cut(groups: Groups) -> Cut:
+    """The cut that keeps only the blocks that are never cut."""
+    return Cut(tuple((group.name, group.num_always) for group in groups.free))
+
+
 def make_cut(groups: Groups, wanted: float | Mapping[str, int] | Cut) -> Cut:
     """A cut from a fraction of every group's blocks, from widths by name (the others stay whole), or a Cut."""
     if isinstance(wanted, Cut):

@@ -17,7 +17,7 @@ from nestling.errors import ArgumentError, DtypeError
 from nestling.network.bits import Bits, bit_groups, of_posteriors, with_bit_groups
 from nestling.network.choice import Choice
 from nestling.network.discovery import discover
-from nestling.network.group import Groups, Kind, Slice
+from nestling.network.group import UNIT_KINDS, Groups, Kind, Slice
 from nestling.network.layers import Sampling, check_sampling, make_variational, mean_name
 from nestling.network.nested import Nested
 from nestling.network.rules import Rule, default_rules
@@ -39,7 +39,7 @@ def nest(
     sampling: Sampling = "local",
     num_blocks: int = 32,
     num_always: int = 2,
-    kinds: Collection[Kind] = ("channel", "neuron"),
+    kinds: Collection[Kind] | None = None,
     where: Literal["inner", "all"] = "inner",
     layers: Literal["network", "stage"] = "network",
     rescale: bool = False,
@@ -60,11 +60,14 @@ def nest(
     batch); None keeps them plain.
 
     ``kinds`` and ``where`` say what may be cut (``"inner"``: only axes that stay inside a block; ``"all"``: residual
-    streams too), ``exclude`` names modules or tensors to leave alone, ``only`` the groups to cut. Residual layers (kind
-    ``"layer"``) are dropped from the end of one list for the whole network, or of one for each stage, as ``layers``
-    says. With the kind ``"bit"`` weights are quantised as ``bits`` says, and the widths of such groups are numbers of
-    levels. ``private`` names cuts, as fractions, whose batch norms have weights of their own. ``rules`` adds rules for
-    operations by name. What can't be cut is in ``nested.groups`` with the reason.
+    streams too), ``exclude`` names modules or tensors to leave alone, ``only`` the groups to cut. By default all
+    channels, neurons, heads and paths of the network may be cut. Whole layers may not, because a network whose layers
+    can be dropped runs as a graph and can't be trained with relaxed masks; nor bits, because quantised weights change
+    what the network computes. Residual layers (kind ``"layer"``) are dropped from the end of one list for the whole
+    network, or of one for each stage, as ``layers`` says. With the kind ``"bit"`` weights are quantised as ``bits``
+    says, and the widths of such groups are numbers of levels. ``private`` names cuts, as fractions, whose batch norms
+    have weights of their own. ``rules`` adds rules for operations by name. What can't be cut is in ``nested.groups``
+    with the reason.
 
     ``sort`` puts the units of each group in order of importance, so that cuts of a trained network keep those that
     matter; at full width nothing changes. ``"norm"`` is the sum of the absolute weights that produce a unit,
@@ -73,8 +76,9 @@ def nest(
     training data, else ``"none"``.
     """
     _check_module(module)
-    chosen_bits = _chosen_bits(bits, kinds, rescale)
-    choice = Choice(num_blocks, num_always, kinds, where, exclude, only, layers)
+    wanted = UNIT_KINDS if kinds is None else kinds
+    chosen_bits = _chosen_bits(bits, wanted, rescale)
+    choice = Choice(num_blocks, num_always, wanted, where, exclude, only, layers)
     args, kwargs = as_call(example)
     maker = _order_maker(order)
     if weights not in (None, "gaussian"):
@@ -106,7 +110,8 @@ def nest(
         "num_blocks": num_blocks,
         "num_always": num_always,
     }
-    given |= {"kinds": list(kinds), "where": where, "layers": layers, "rescale": rescale}
+    given |= {"kinds": _kinds_of(groups) if kinds is None else list(kinds)}
+    given |= {"where": where, "layers": layers, "rescale": rescale}
     given |= {"exclude": sorted(exclude), "only": None if only is None else sorted(only)}
     given |= {"bits": None if chosen_bits is None else asdict(chosen_bits), "private": list(private)}
     given |= {} if sort == "none" else {"sort": sort}
@@ -142,6 +147,12 @@ def _chosen_bits(bits: Bits | Mapping[str, Any] | None, kinds: Collection[Kind],
     if not isinstance(bits, Mapping) or not set(bits) <= {own.name for own in fields(Bits)}:
         raise ArgumentError("bits", repr(bits), "options of nl.Bits", "Pass nl.Bits(num_groups=7).")
     return Bits(**bits)
+
+
+def _kinds_of(groups: Groups) -> list[Kind]:
+    """The kinds that are cut by default; heads and paths only where there are some, as before they were the default."""
+    found = {"channel", "neuron", *(group.kind for group in groups.free)}
+    return [kind for kind in UNIT_KINDS if kind in found]
 
 
 def _sort(
