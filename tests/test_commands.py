@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +189,87 @@ def test_weights_that_do_not_fit(tmp_path, tensors, said):
     with pytest.raises(RunError, match=said):
         load_weights(network, tmp_path / "a.safetensors")
     assert torch.equal(network.weight, before)
+
+
+def test_a_head_of_another_number_of_classes_stays_fresh(tmp_path):
+    old, new = (nl.models.build("resnet14", width=0.25, num_classes=number) for number in (10, 4))
+    fresh = {name: tensor.clone() for name, tensor in new.state_dict().items()}
+    save_file(old.state_dict(), tmp_path / "a.safetensors")
+    left = load_weights(new, tmp_path / "a.safetensors", num_outputs=4)
+    assert left == ["classifier.weight", "classifier.bias"]
+    for name, tensor in new.state_dict().items():
+        assert torch.equal(tensor, fresh[name] if name in left else old.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("name", [name for name in nl.models.names() if name != "unet"])
+def test_the_head_of_every_network_of_classes_is_known(tmp_path, name):
+    options = nl.models.options_for(name, nl.models.example_shape(name), 7) | {"width": 0.1}
+    old, new = (nl.models.build(name, **options | {"num_classes": number}) for number in (5, 7))
+    save_file(old.state_dict(), tmp_path / "a.safetensors")
+    left = load_weights(new, tmp_path / "a.safetensors", num_outputs=7)
+    assert {old.state_dict()[own].shape[0] for own in left} == {5}
+    assert {new.state_dict()[own].shape[0] for own in left} == {7}
+
+
+def layers(*sizes):
+    return nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(sizes)))
+
+
+@pytest.mark.parametrize(
+    ("saved", "num_outputs", "said"),
+    [
+        (layers(4, 6, 3), None, r"at 1\.weight: \(3, 6\) and \(5, 6\)"),
+        (layers(4, 6, 3), 3, r"at 1\.weight: \(3, 6\) and \(5, 6\)"),
+        (layers(4, 7, 3), 5, r"at 0\.weight: \(7, 4\) and \(6, 4\)"),
+        (layers(4, 7, 5), 5, r"at 0\.weight: \(7, 4\) and \(6, 4\)"),
+        (layers(4, 6, 3, 5), 5, r"at 2\.\w+: \(5.* and nothing"),
+        (nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3, bias=False)), 5, r"at 1\.bias: nothing and \(5,\)"),
+    ],
+    ids=["not asked for", "not the classes", "other hidden and head", "other hidden", "one more", "no bias"],
+)
+def test_every_other_mismatch_is_refused(tmp_path, saved, num_outputs, said):
+    save_file(saved.state_dict(), tmp_path / "a.safetensors")
+    network = layers(4, 6, 5)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    with pytest.raises(RunError, match=said):
+        load_weights(network, tmp_path / "a.safetensors", num_outputs=num_outputs)
+    assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
+
+
+def test_weights_of_norms_without_a_count_of_batches(tmp_path):
+    old, new = (nn.Sequential(nn.Conv2d(1, 3, 1), nn.BatchNorm2d(3)) for _ in range(2))
+    old(torch.randn(4, 1, 5, 5))
+    save_file({k: t for k, t in old.state_dict().items() if "tracked" not in k}, tmp_path / "a.safetensors")
+    assert load_weights(new, tmp_path / "a.safetensors") == []
+    assert torch.equal(new[1].running_mean, old[1].running_mean)
+    assert new[1].num_batches_tracked == 0
+
+
+@pytest.mark.parametrize(("sort", "is_sorted"), [("auto", True), ("norm", True), ("none", False)])
+def test_pretrained_weights_of_other_classes_are_sorted(place, tmp_path, capsys, sort, is_sorted):
+    torch.manual_seed(5)
+    network = nl.models.build("mlp", in_features=25, num_classes=9, hidden=[12, 8])
+    save_file(network.state_dict(), tmp_path / "weights.safetensors")
+    nesting = Nesting(num_blocks=4, num_always=1, order="uniform", weights="plain", sort=sort)
+    options = {"pretrained": tmp_path / "weights.safetensors", "model_options": ["hidden=[12,8]"]}
+    still = QUICK.but(epochs=1, lr=1e-12)
+    commands.train(str(place / "classes.npz"), "mlp", tmp_path / "run", nesting, still, **options)
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if "not taken" in line]
+    assert said.startswith(f"{tmp_path / 'weights.safetensors'}: layers.5.weight, layers.5.bias not taken")
+    nested = nl.load(tmp_path / "run")
+    norms = nested.module.layers[1].weight.detach().abs().sum(1)
+    assert torch.equal(norms, norms.sort(descending=True).values) == is_sorted
+    order = network.layers[1].weight.detach().abs().sum(1).argsort(descending=True)
+    expected = network.layers[1].weight[order] if is_sorted else network.layers[1].weight
+    torch.testing.assert_close(nested.module.layers[1].weight, expected)
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    commands.train(str(place / "classes.npz"), "mlp", tmp_path / "run", nesting, still, **options)
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+
+
+def test_a_fresh_network_is_not_sorted(place, tmp_path):
+    commands.train(str(place / "classes.npz"), "mlp", tmp_path / "run", PLAIN, QUICK.but(epochs=1))
+    assert "sort" not in nl.load(tmp_path / "run").made_with
 
 
 @pytest.mark.parametrize("what", ["pickle", "cut short", "missing", "folder"])

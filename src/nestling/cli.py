@@ -62,7 +62,8 @@ def train(
         model: Name of a network, or module:function of your own.
         model_options: What the network is built with, each as name=value: width=0.5.
         hold_out: Classes to leave out, for tests on strange data.
-        pretrained: Weights to start from, a .safetensors file with the network's own names.
+        pretrained: Weights to start from, a .safetensors file with the network's own names; the last layer may have
+            been trained for another number of classes, and then starts afresh.
         device: auto takes a GPU where there is one.
     """
     _show(
@@ -180,7 +181,8 @@ def prune(
         pretrain_epochs: Epochs of plain training before.
         finish: Train what is left for a sixth of the epochs when the rest is gone; allows a lower threshold.
         tune: Train the plain network that results, without noise, for a sixth of the epochs too.
-        pretrained: Weights to start from, a .safetensors file with the network's own names.
+        pretrained: Weights to start from, a .safetensors file with the network's own names; the last layer may have
+            been trained for another number of classes, and then starts afresh.
         device: auto takes a GPU where there is one.
     """
     print(

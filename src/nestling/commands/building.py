@@ -1,7 +1,7 @@
 """From words on the command line to a network on its device, with the data that it fits."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +9,7 @@ from typing import Any, Literal
 import safetensors
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from nestling import models
 from nestling.data import Data
@@ -50,11 +50,14 @@ class Nesting:
     """Modules or tensors to leave alone."""
     rescale: bool = False
     """Scale each block by its keep probability at test time, as FN3 does."""
+    sort: Literal["auto", "norm", "none"] = "auto"
+    """norm puts the units with the largest weights first; auto does so for pretrained weights."""
 
-    def options(self) -> dict[str, Any]:
-        """The options as ``nest`` takes them."""
+    def options(self, *, pretrained: bool = False) -> dict[str, Any]:
+        """The options as ``nest`` takes them, for a network that has ``pretrained`` weights or none."""
         bits = self.bits if "bit" in (self.kinds or ()) else None
-        return vars(self) | {"weights": None if self.weights == "plain" else self.weights, "bits": bits}
+        sort = "norm" if pretrained and self.sort == "auto" else self.sort
+        return vars(self) | {"weights": None if self.weights == "plain" else self.weights, "bits": bits, "sort": sort}
 
 
 def chosen(device: Device) -> torch.device:
@@ -80,20 +83,49 @@ def built(model: str, loaded: Data, seed: int, given_options: Mapping[str, Any])
         raise ArgumentError("model", given, "code that builds a network", "Call it in Python for the lines.") from error
 
 
-def load_weights(network: nn.Module, path: Path) -> None:
-    """Give a network the weights of a safetensors file that has them under the network's own names."""
+def load_weights(network: nn.Module, path: Path, num_outputs: int | None = None) -> list[str]:
+    """Give a network the weights of a safetensors file that has them under the network's own names.
+
+    With ``num_outputs`` (the number of classes) the last layer may have another number of outputs in the file: then it
+    keeps the weights it has. Counts of batches that norms have seen may be missing, as in old files. Whatever else does
+    not fit is an error, and then the network stays as it is.
+
+    Returns: the names of the tensors that were not taken because their number of outputs differs.
+    """
     try:
         tensors = load_file(path)
     except (OSError, safetensors.SafetensorError) as error:
         advice = "Save them with safetensors.torch.save_file(module.state_dict(), path); pickles are not read."
         raise RunError(path, f"can't be read as safetensors ({error})", advice) from None
     own = network.state_dict()
+    counts = {name for name in own if name.endswith("num_batches_tracked")}
+    head = _head(own, num_outputs)
+    left = []
     for name in {**own, **tensors}:
         here, there = own.get(name), tensors.get(name)
-        if here is None or there is None or here.shape != there.shape:
+        if (there is None and name in counts) or (here is not None and there is not None and here.shape == there.shape):
+            continue
+        if here is None or there is None or name not in head or here.shape[1:] != there.shape[1:]:
             shapes = " and ".join("nothing" if t is None else str(tuple(t.shape)) for t in (there, here))
             raise RunError(path, f"does not fit the network at {name}: {shapes}", "Check the model and its options.")
-    network.load_state_dict(tensors)
+        left.append(name)
+    network.load_state_dict(own | {name: tensor for name, tensor in tensors.items() if name not in left})
+    return left
+
+
+def not_taken(path: Path, names: Sequence[str]) -> str:
+    """One line about the tensors that ``load_weights`` did not take."""
+    return f"{path}: {', '.join(names)} not taken, because they are for another number of classes"
+
+
+def _head(tensors: Mapping[str, Tensor], num_outputs: int | None) -> set[str]:
+    """The tensors of a network's last layer, if that is its number of outputs."""
+    weights = [name for name, tensor in tensors.items() if tensor.ndim > 1]
+    if not weights or tensors[weights[-1]].shape[0] != num_outputs:
+        return set()
+    layer = weights[-1].rpartition(".")[0]
+    own = {name: tensor for name, tensor in tensors.items() if name.rpartition(".")[0] == layer}
+    return {name for name, tensor in own.items() if tensor.shape[:1] == (num_outputs,)}
 
 
 def option(text: str) -> tuple[str, Any]:

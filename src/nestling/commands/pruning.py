@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from nestling import data as sets
-from nestling.commands.building import Device, built, chosen, load_weights, option
+from nestling.commands.building import Device, built, chosen, load_weights, not_taken, option
 from nestling.commands.training import BATCH
 from nestling.delivery import save_small
 from nestling.delivery.small import PROGRAM_FILE
@@ -42,8 +42,8 @@ def prune(
     """Train with Bayesian dropout, take out what is left, score it beside the whole, and write it."""
     loaded = sets.load(source, seed=recipe.seed)
     network = built(model, loaded, recipe.seed, dict(map(option, model_options)))
-    if pretrained is not None:
-        load_weights(network, pretrained)
+    if pretrained is not None and (left := load_weights(network, pretrained, loaded.num_outputs)):
+        print(not_taken(pretrained, left), flush=True)
     place = made_folder(out)
     example = torch.zeros(2, *loaded.input_shape, device=chosen(device))
     found = run_pruning(

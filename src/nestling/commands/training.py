@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from nestling import data as sets
-from nestling.commands.building import Device, Nesting, built, chosen, load_weights, option
+from nestling.commands.building import Device, Nesting, built, chosen, load_weights, not_taken, option
 from nestling.data import Data
 from nestling.errors import RangeError, RunError
 from nestling.network import Nested, cost, nest
@@ -43,16 +43,18 @@ def train(
 ) -> str:
     """Load, build, nest, train; the table of validation is in the log, so the text says where things are."""
 
-    def prepare() -> tuple[Data, Nested]:
+    def prepare() -> tuple[Data, Nested, list[str]]:
         loaded = sets.load(source, hold_out=hold_out, seed=recipe.seed, splits=("train", "validation"))
         network = built(model, loaded, recipe.seed, dict(map(option, model_options)))
-        if pretrained is not None:
-            load_weights(network, pretrained)
-        return loaded, nest(network, torch.zeros(2, *loaded.input_shape), **nesting.options()).to(chosen(device))
+        left = [] if pretrained is None else load_weights(network, pretrained, loaded.num_outputs)
+        options = nesting.options(pretrained=pretrained is not None)
+        return loaded, nest(network, torch.zeros(2, *loaded.input_shape), **options).to(chosen(device)), left
 
     with connected() as processes:
-        loaded, nested = processes.agree(prepare)
+        loaded, nested, left = processes.agree(prepare)
         if processes.is_first:
+            if pretrained is not None and left:
+                print(not_taken(pretrained, left), flush=True)
             print(nested.groups, flush=True)
         if not nested.groups.free:
             kinds = ", ".join(UNIT_KINDS if nesting.kinds is None else nesting.kinds)

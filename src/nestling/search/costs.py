@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.network import Cost, Cut, Nested, cost
 from nestling.network.cost import bytes_saved
-from nestling.network.cut import full_cut
+from nestling.network.cut import full_cut, smallest_cut
 from nestling.network.layers import VariationalLayer, mean_name
 
 CostName = Literal["params", "macs", "bytes", "latency"]
@@ -144,7 +144,7 @@ class _Slopes:
     def __init__(self, nested: Nested) -> None:
         self._groups = nested.groups.free
         whole = full_cut(nested.groups)
-        smallest = Cut(tuple((group.name, group.num_always) for group in self._groups))
+        smallest = smallest_cut(nested.groups)
         self._full = _milliseconds(nested, whole)
         self._least = min(self._full, _milliseconds(nested, smallest))
         saved = {}
