@@ -74,7 +74,9 @@ def _from_data(source: Data, recipe: Recipe) -> Feed:
     train = source.batches(
         "train", size, shuffle=True, augment=source.augment, seed=recipe.seed, drop_last=True, grader=grader
     )
-    plain = source.batches("train", max(size, 256), shuffle=True, seed=recipe.seed, grader=grader)
+    known = source.batches(
+        "train", max(size, 256), shuffle=True, augment=source.augment, seed=recipe.seed, grader=grader
+    )
     about = {
         "name": source.name,
         "task": source.task,
@@ -89,7 +91,7 @@ def _from_data(source: Data, recipe: Recipe) -> Feed:
     return Feed(
         train,
         source.batches("validation", _EVALUATION_BATCH),
-        _Repeated(plain, math.ceil(recipe.recalibration_batches * size / plain.batch_size)),
+        _Repeated(known, math.ceil(recipe.recalibration_batches * size / known.batch_size)),
         LIKELIHOODS[source.task],
         about,
     )
