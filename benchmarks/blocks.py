@@ -14,7 +14,8 @@ from torch.nn import functional as F
 import nestling as nl
 from nestling.distributions import log_uniform_kl
 from nestling.network.cut import full_cut
-from nestling.training.elbo import elbo_terms, weight_divergence
+from nestling.training.elbo import elbo_terms
+from nestling.training.terms import weight_divergence
 
 BLOCKS = (1, 2, 8, 32, 128, 512)
 BATCH, NUM_EXAMPLES, STEPS = 128, 60_000, 30

@@ -18,8 +18,9 @@ from torch.nn import functional as F
 import nestling as nl
 from nestling.distributions import log_uniform_kl
 from nestling.network.cut import full_cut
-from nestling.training.elbo import elbo_terms, weight_divergence
+from nestling.training.elbo import elbo_terms
 from nestling.training.optimisers import AdamW
+from nestling.training.terms import weight_divergence
 
 BATCH, NUM_EXAMPLES = 64, 50_000
 CASES: dict[str, dict[str, Any]] = {

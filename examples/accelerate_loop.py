@@ -8,7 +8,6 @@ from torch import Tensor, nn
 import nestling as nl
 
 EPOCHS, CUTS = 10, (0.25, 0.5, 1.0)
-OPTIONS = {"kappa": 0.2, "order_weight": 0.02, "explore": 0.5, "coupled": 0.5, "sandwich": 0.2}  # see docs/training.md
 
 
 class Bound(nn.Module):
@@ -21,7 +20,7 @@ class Bound(nn.Module):
     def forward(self, batch: tuple[Tensor, Tensor], step: int) -> Tensor:
         """The loss on one process's rows, at widths that follow from the step and so are the same for all."""
         widths = torch.Generator().manual_seed(step)
-        return nl.elbo(self.nested, batch, dataset_size=self.dataset_size, generator=widths, **OPTIONS)
+        return nl.elbo(self.nested, batch, dataset_size=self.dataset_size, generator=widths)
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ import torch
 import nestling as nl
 
 EPOCHS, CUTS = 10, (0.25, 0.5, 1.0)
-OPTIONS = {"kappa": 0.2, "order_weight": 0.02, "explore": 0.5, "coupled": 0.5, "sandwich": 0.2}  # see docs/training.md
 
 
 def main() -> None:
@@ -21,7 +20,7 @@ def main() -> None:
     for epoch in range(EPOCHS):
         batches.set_epoch(epoch)
         for batch in batches:
-            loss = nl.elbo(nested, batch, dataset_size=batches.dataset_size, **OPTIONS)
+            loss = nl.elbo(nested, batch, dataset_size=batches.dataset_size)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

@@ -166,6 +166,36 @@ def test_pretrained_weights_are_where_training_starts(place, tmp_path):
         torch.testing.assert_close(nl.load(tmp_path / "run")(images), network(images))
 
 
+@pytest.mark.parametrize(
+    ("num_classes", "objective", "teaches"),
+    [
+        (4, "every_width", True),
+        (4, "slimmable", True),
+        (4, "elbo", False),
+        (9, "every_width", False),  # its head is of other classes, and was not taken
+    ],
+)
+def test_a_pretrained_network_teaches_where_it_can(place, tmp_path, monkeypatch, num_classes, objective, teaches):
+    torch.manual_seed(5)
+    network = nl.models.build("mlp", in_features=25, num_classes=num_classes)
+    save_file(network.state_dict(), tmp_path / "weights.safetensors")
+    asked = []
+    training = import_module("nestling.commands.training")
+    monkeypatch.setattr(training, "run_training", lambda _nested, _data, recipe, **own: asked.append((recipe, own)))
+    recipe = QUICK.but(objective=objective)
+    words = (str(place / "classes.npz"), "mlp", tmp_path / "run", PLAIN)
+    commands.train(*words, recipe, pretrained=tmp_path / "weights.safetensors")
+    commands.train(*words, recipe.but(optimiser="adamw"), pretrained=tmp_path / "weights.safetensors")
+    commands.train(*words, recipe)
+    (tuned, first), (chosen, _), (fresh, last) = asked
+    assert (tuned.optimiser, chosen.optimiser, fresh.optimiser) == ("sgd", "adamw", "auto")
+    assert last["teacher"] is None
+    assert (first["teacher"] is not None) == teaches
+    if teaches:
+        x = torch.randn(6, 1, 5, 5)
+        torch.testing.assert_close(first["teacher"].eval()(x), network.eval()(x))
+
+
 def test_weights_of_another_precision_are_converted(tmp_path):
     network, other = nn.Linear(3, 2), nn.Linear(3, 2)
     save_file({name: own.half() for name, own in other.state_dict().items()}, tmp_path / "a.safetensors")

@@ -61,8 +61,7 @@ def check_table(output, least):
     plain = nl.models.build("mlp", hidden=[64, 32], in_features=64)
     assert widths == (25, 50, 100)
     assert sizes[0] < sizes[1] < sizes[2] == sum(parameter.numel() for parameter in plain.parameters())
-    assert min(accuracies) > 50  # chance is 10
-    assert least < accuracies[-1] < 100
+    assert least < min(accuracies) <= max(accuracies) < 100  # chance is 10
     assert max(errors) < 50
 
 

@@ -39,7 +39,7 @@ def main() -> None:
     asked = parser.parse_args()
     changes = {name: json.loads(value) for name, _, value in (item.partition("=") for item in asked.set)}
     nested = [run(seed, changes) for seed in range(asked.seeds)]
-    alone = changes | {"explore": 0.0, "sandwich": 0.0, "cuts": (1.0,)}
+    alone = changes | {"cuts": (1.0,)}
     plain = [run(seed, alone, order="full", weights=None) for seed in range(asked.seeds)]
     print("| | " + " | ".join(f"{cut:.4g}" for cut in CUTS) + " |\n| --- |" + " --- |" * len(CUTS))
     print("| nested, Bayesian | " + " | ".join(_cell(nested, place) for place in range(len(CUTS))) + " |")

@@ -21,32 +21,46 @@ WIDTHS = (4, 6, 8, 12, 16, 24, 32)
 NUM_BLOCKS, NUM_ALWAYS = 32, 4
 
 
+DRAWN = {"objective": "elbo", "draws": 2, "coupled": 0.5, "sandwich": 0.2}
+"""Widths drawn for parts of a batch, some of them coupled and some at the extremes."""
+
+
 def recipe(seed: int, **changes: Any) -> nl.Recipe:  # noqa: ANN401
     """The defaults, with 30 epochs of batches of 256."""
     return nl.Recipe(epochs=30, batch_size=256, seed=seed, **changes)
 
 
+def nested(seed: int) -> tuple[dict[str, Any], nl.Recipe]:
+    """The defaults: learned orders, Bayesian weights, every width in each step."""
+    return {}, recipe(seed)
+
+
+def nested_plain(seed: int) -> tuple[dict[str, Any], nl.Recipe]:
+    """The defaults with plain weights."""
+    return {"weights": None}, recipe(seed)
+
+
 def bn3(seed: int) -> tuple[dict[str, Any], nl.Recipe]:
-    """The default recipe: learned orders, Gaussian weights."""
-    return {"order": "downhill", "weights": "gaussian"}, recipe(seed)
+    """BN3 with drawn widths: learned orders, Gaussian weights under a log-uniform prior."""
+    return {"order": "downhill", "weights": "gaussian"}, recipe(seed, **DRAWN)
 
 
 def fn3(seed: int) -> tuple[dict[str, Any], nl.Recipe]:
     """FN3 as it is published: uniform widths, drawn for each layer apart, plain weights; otherwise the same recipe."""
-    return {"order": "uniform", "weights": None}, recipe(seed, coupled=0.0, sandwich=0.0)
+    return {"order": "uniform", "weights": None}, recipe(seed, objective="elbo", draws=2, coupled=0.0)
 
 
 def fn3_our_draws(seed: int) -> tuple[dict[str, Any], nl.Recipe]:
     """FN3 with this library's draws of widths: some coupled, some at the extremes."""
-    return {"order": "uniform", "weights": None}, recipe(seed)
+    return {"order": "uniform", "weights": None}, recipe(seed, **DRAWN)
 
 
 def plain(seed: int) -> tuple[dict[str, Any], nl.Recipe]:
     """An ordinary network, always at full width."""
-    return {"order": "full", "weights": None}, recipe(seed, explore=0.0, sandwich=0.0, cuts=(1.0,))
+    return {"order": "full", "weights": None}, recipe(seed, cuts=(1.0,))
 
 
-METHODS = {method.__name__: method for method in (bn3, fn3, fn3_our_draws, plain)}
+METHODS = {method.__name__: method for method in (nested, nested_plain, bn3, fn3, fn3_our_draws, plain)}
 
 
 def run(name: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
@@ -55,16 +69,16 @@ def run(name: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
     torch.manual_seed(seed)
     data = nl.data.load("mnist", seed=seed)
     strange = nl.data.load("kmnist", splits=("test",)).normalised_like(data)
-    nested = nl.nest(
+    network = nl.nest(
         nl.models.build("mlp"), torch.zeros(2, 1, 28, 28), num_blocks=NUM_BLOCKS, num_always=NUM_ALWAYS, **options
     )
     began = time.monotonic()
-    found = nl.train(nested, data, chosen, quiet=True)
+    found = nl.train(network, data, chosen, quiet=True)
     seconds = time.monotonic() - began
     cuts = [width / NUM_BLOCKS for width in (WIDTHS if name != "plain" else WIDTHS[-1:])]
     rows = {}
     for cut in cuts:
-        scores = nl.evaluate(nested, data.batches("test", 500), cut=cut, ood=strange.batches("test", 500))
+        scores = nl.evaluate(network, data.batches("test", 500), cut=cut, ood=strange.batches("test", 500))
         assert isinstance(scores, ClassScores)
         calibration = found.calibration(cut)
         rows[str(round(cut * NUM_BLOCKS))] = {
@@ -75,7 +89,7 @@ def run(name: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
             "auroc": scores.auroc,
             "temperature": None if calibration is None else calibration.temperature,
         }
-    keep = {key: [round(float(k), 3) for k in order.keep_probs().detach()] for key, order in nested.orders.items()}
+    keep = {key: [round(float(k), 3) for k in order.keep_probs().detach()] for key, order in network.orders.items()}
     return {"method": name, "seed": seed, "changes": changes, "seconds": round(seconds), "rows": rows, "keep": keep}
 
 

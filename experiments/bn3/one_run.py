@@ -29,16 +29,17 @@ HIDDEN = {"digits": (256, 128), "mnist": (512, 128)}
 SHAPES = {"digits": (1, 8, 8), "mnist": (1, 28, 28)}
 NESTED_EPOCHS = {"digits": 30, "mnist": 10}
 EPOCHS = (1, 2, 3, 5, 8, 12, 20, 30)
+DRAWN = {"cuts": WIDTHS, "objective": "elbo", "coupled": 0.5, "sandwich": 0.2}
 METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "bn3": ({"num_always": 1}, {"cuts": WIDTHS}),
-    "bn3_one_draw": ({"num_always": 1}, {"cuts": WIDTHS, "draws": 1}),
+    "bn3": ({"num_always": 1, "weights": "gaussian"}, DRAWN | {"draws": 2}),
+    "bn3_one_draw": ({"num_always": 1, "weights": "gaussian"}, DRAWN | {"draws": 1}),
     "fn3": (
         {"num_always": 1, "order": "uniform", "weights": None},
-        {"cuts": WIDTHS, "explore": 0.0, "coupled": 0.0, "sandwich": 0.0, "draws": 1},
+        {"cuts": WIDTHS, "objective": "elbo", "explore": 0.0, "coupled": 0.0, "draws": 1},
     ),
     "plain": (
         {"order": "full", "weights": None},
-        {"cuts": (1.0,), "explore": 0.0, "coupled": 0.0, "sandwich": 0.0, "draws": 1},
+        {"cuts": (1.0,)},
     ),
 }
 """How each is nested, and what its recipe says of widths."""

@@ -41,6 +41,8 @@ class Method:
     changes: dict[str, Any] = field(default_factory=dict)
 
 
+DRAWN = {"objective": "elbo", "draws": 2, "coupled": 0.5, "sandwich": 0.2}
+"""Widths drawn for parts of a batch, some of them coupled and some at the extremes."""
 BITS: dict[str, Any] = {"kinds": ("bit",)}
 METHODS = {
     "nested": Method(5),
@@ -84,7 +86,7 @@ def made(name: str, data: Data, seed: int, changes: dict[str, Any]) -> TimedLoop
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster on a CPU
     options: dict[str, Any] = {"order": "uniform", "weights": None, "num_blocks": NUM_BLOCKS, "num_always": NUM_ALWAYS}
     nested = nl.nest(module, torch.zeros(2, 3, 32, 32), **options | method.nesting)
-    recipe = nl.Recipe(epochs=method.epochs, lr=LR, seed=seed, cuts=CUTS).but(**method.changes | changes)
+    recipe = nl.Recipe(epochs=method.epochs, lr=LR, seed=seed, cuts=CUTS).but(**DRAWN | method.changes | changes)
     feed = make_feed(data, recipe)
     return TimedLoop(nested, feed, recipe, likelihood_named("categorical"), Memory(checkpoints=False))
 

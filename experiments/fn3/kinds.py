@@ -69,7 +69,12 @@ def run(kind: str, seed: int, epochs: int) -> dict[str, Any]:
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     nested = nl.nest(module, torch.zeros(2, 3, 32, 32), order="uniform", weights=None, **asked.nesting)
     start = time.process_time()
-    trained = nl.train(nested, data, nl.Recipe(epochs=epochs, seed=seed, cuts=(0.5, 1.0)), quiet=True)
+    trained = nl.train(
+        nested,
+        data,
+        nl.Recipe(epochs=epochs, seed=seed, cuts=(0.5, 1.0), objective="elbo", draws=2, coupled=0.5, sandwich=0.2),
+        quiet=True,
+    )
     training = time.process_time() - start
     start = time.process_time()
     batches = data.batches("validation", 500)

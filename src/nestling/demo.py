@@ -54,7 +54,7 @@ def _demo(digits: Data, out: Path, seed: int) -> str:
         progress.step()
         progress.say("FN3: one plain network for every width")
         fixed = _nested(digits, HIDDEN, seed, order="uniform", weights=None)
-        train(fixed, digits, recipe.but(coupled=0.0, sandwich=0.0), quiet=True)
+        train(fixed, digits, recipe.but(objective="elbo", draws=2, coupled=0.0), quiet=True)
         progress.step()
         alone = []
         for width in WIDTHS:
@@ -94,7 +94,7 @@ def _alone(digits: Data, width: float, recipe: Recipe) -> ClassScores:
     """A plain network of the size that a width has, trained by itself for as long."""
     hidden = [round(size * width) for size in HIDDEN]
     network = _nested(digits, hidden, recipe.seed, order="full", weights=None)
-    train(network, digits, recipe.but(explore=0.0, sandwich=0.0, cuts=(1.0,)), quiet=True)
+    train(network, digits, recipe.but(cuts=(1.0,)), quiet=True)
     return _scores(network, digits, 1.0)
 
 

@@ -12,7 +12,7 @@ from nestling.distributions import log_uniform_kl
 from nestling.errors import ArgumentError
 from nestling.network.cut import full_cut, make_cut
 from nestling.network.layers import VariationalLayer
-from nestling.training.elbo import weight_divergence
+from nestling.training.terms import weight_divergence
 
 
 def normal(*shape, seed=0):

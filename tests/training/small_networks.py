@@ -10,6 +10,16 @@ from torch.utils.data import TensorDataset
 import nestling as nl
 from nestling.training import Recipe
 
+BOUND = {
+    "objective": "elbo",
+    "kappa": 1.0,
+    "order_weight": None,
+    "draws": 2,
+    "explore": 0.0,
+    "coupled": 0.0,
+    "sandwich": 0.0,
+}
+"""The entries of a recipe whose loss is the evidence lower bound."""
 QUICK = Recipe(epochs=2, batch_size=8, samples=2, cuts=(0.5, 1.0), lr_warm_up=0.0)
 
 

@@ -1,4 +1,4 @@
-"""The bound and its gradients against sums over all cuts, written out for one network by hand."""
+"""Objectives that orders learn by, and their gradients, against sums over all cuts, for one network by hand."""
 
 import itertools
 import math
@@ -6,20 +6,30 @@ import math
 import numpy as np
 import pytest
 import torch
-from small_networks import labels, nested_mlp, normal
+from small_networks import BOUND, labels, nested_mlp, normal
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 import nestling as nl
 from nestling.errors import ArgumentError
-from nestling.training import elbo, elbo_terms
-from nestling.training.elbo import WEIGHT_KLS
+from nestling.training import Recipe
+from nestling.training import elbo as step_loss
+from nestling.training import elbo_terms as step_terms
+from nestling.training.terms import WEIGHT_KLS
 
 N = 50
 PRIOR = 0.9
 BLOCKS = {"layers.1": (2, 2, 2), "layers.3": (2, 2, 1)}
 WIDTHS = (1, 2, 3)
 X, Y = normal(8, 4, dtype=torch.float64), labels(3, 8)
+
+
+def elbo(nested, batch, **options):
+    return step_loss(nested, batch, **BOUND | options)
+
+
+def elbo_terms(nested, batch, **options):
+    return step_terms(nested, batch, **BOUND | options)
 
 
 def network(weights="gaussian", **options):
@@ -119,6 +129,49 @@ def test_expectation_and_mean_gradient_over_all_pairs_of_draws_are_exact(weights
         for own, gradient in zip(mean, torch.autograd.grad(loss, list(nested.parameters())), strict=True):
             own += chance * gradient
     close(total, float(exact.detach()))
+    for own, gradient in zip(mean, expected, strict=True):
+        close(own, gradient)
+
+
+@pytest.mark.parametrize(("draws", "order_weight"), [(1, 0.05), (2, 0.05), (1, None)])
+def test_every_width_is_exact_in_expectation_over_all_draws(draws, order_weight):
+    """Widths below two blocks are raised to two. The orders minimise the NLL that they lead to, whoever teaches."""
+    nested, kappa, distil, least = network().eval(), 0.7, 0.3, 2
+    hand, cuts = ByHand(nested), list(itertools.product(WIDTHS, WIDTHS))
+    p, q = hand.probs()
+    teacher = hand.output(X, masks_of((3, 3))).detach().softmax(1)
+
+    def parts(widths, share):
+        """Loss, NLL and divergence of the whole batch at a cut."""
+        masks = masks_of(widths)
+        output = hand.output(X, masks)
+        nll = cross_entropy(output, Y)
+        loss = (1 - share) * nll + share * cross_entropy(output, teacher)
+        return loss + kappa / N * hand.weight_kl(WEIGHT_KLS["log_uniform"], masks), nll
+
+    order_term = (order_weight or kappa / N) * hand.order_kl()
+    drawn, sought = 0.0, order_term
+    for first, second in cuts:
+        loss, nll = parts((max(first, least), max(second, least)), distil)
+        chance = p[first - 1] * q[second - 1]
+        drawn = drawn + chance.detach() * loss
+        sought = sought + chance * nll.detach()
+    widths = (parts((3, 3), 0.0)[0] + parts((least, least), distil)[0] + draws * drawn) / (2 + draws)
+    expected = torch.autograd.grad(widths + sought, list(nested.parameters()))
+    mean = [torch.zeros_like(own) for own in expected]
+    total = 0.0
+    options = {"objective": "every_width", "cuts": (2 / 3, 1.0), "distil": distil, "draws": draws, "kappa": kappa}
+    for script in itertools.product(cuts, repeat=draws):
+        scripted(nested, script)
+        chance = math.prod(float((p[i - 1] * q[j - 1]).detach()) for i, j in script)
+        terms = elbo_terms(nested, (X, Y), dataset_size=N, prior_keep=PRIOR, order_weight=order_weight, **options)
+        raised = [tuple(max(width, least) for width in pair) for pair in script]
+        assert [tuple(cut.as_dict().values()) for cut in terms.cuts] == [(3, 3), (least, least), *raised]
+        total += chance * float(terms.loss.detach())
+        for own, gradient in zip(mean, torch.autograd.grad(terms.loss, list(nested.parameters())), strict=True):
+            own += chance * gradient
+    close(total, float((widths + order_term).detach()))
+    close(terms.order_kl, hand.order_kl())
     for own, gradient in zip(mean, expected, strict=True):
         close(own, gradient)
 
@@ -392,8 +445,10 @@ def test_unknown_likelihood():
 @pytest.mark.parametrize(
     "option",
     [
+        {"objective": "bound"},
         {"estimator": "enumerate"},
         {"weight_kl": "kl"},
+        {"distil": 1.5},
         {"draws": 0},
         {"draws": 2.5},
         {"kappa": math.nan},
@@ -411,3 +466,30 @@ def test_bad_options(option):
     with pytest.raises(ArgumentError) as caught:
         elbo(network(), (X, Y), dataset_size=N, **option)
     assert caught.value.name == next(iter(option))
+
+
+def test_an_option_that_no_recipe_has():
+    with pytest.raises(ArgumentError, match="temper"):
+        elbo(network(), (X, Y), dataset_size=N, temper=0.5)
+
+
+def test_options_are_those_of_a_recipe_and_its_defaults():
+    nested = network().eval()
+
+    def loss(**options):
+        generator = torch.Generator().manual_seed(0)
+        return step_loss(nested, (X, Y), dataset_size=N, generator=generator, **options).detach()
+
+    recipe = Recipe(kappa=0.3, draws=3, distil=0.2, prior_keep=0.7)
+    assert loss() == loss(recipe=Recipe()) == loss(objective="every_width", kappa="auto", draws=1, distil=0.5)
+    assert loss(recipe=recipe) == loss(kappa=0.3, draws=3, distil=0.2, prior_keep=0.7)
+    assert loss(recipe=recipe, distil=0.9) == loss(recipe=recipe.but(distil=0.9)) != loss(recipe=recipe)
+
+
+@pytest.mark.parametrize("size", [N, 10_000])
+def test_kappa_by_default_is_tempered_for_more_weights_than_examples(size):
+    nested = network().eval()
+    number = sum(own.numel() for own in ByHand(nested).log_alphas)
+    assert N < number < 10_000
+    terms, free = (step_terms(nested, (X, Y), dataset_size=size, cuts=(1.0,), **own) for own in ({}, {"kappa": 0.0}))
+    close((terms.loss - free.loss).detach(), terms.weight_kl / (number if size == N else size))

@@ -56,13 +56,13 @@ CASES = {
     "learned order": lambda: nested_mlp(weights=None).double(),
     "dropped layers": residual,
 }
-RECIPE = QUICK.but(draws=2, explore=0.3, recalibration_batches=2)
+RECIPE = QUICK.but(draws=2, explore=0.3, coupled=0.3, recalibration_batches=2)
 
 
-def weights_after(case, optimiser="adamw", batch_size=8):
+def weights_after(case, objective="every_width", optimiser="adamw", batch_size=8):
     """Train one case; the weights, the log and the calibrations, as plain data."""
     nested = CASES[case]()
-    recipe = RECIPE.but(optimiser=optimiser, batch_size=batch_size)
+    recipe = RECIPE.but(objective=objective, optimiser=optimiser, batch_size=batch_size)
     run = train(nested, (double(examples()), double(examples(seed=3))), recipe, quiet=True)
     return as_data(run)
 
@@ -84,11 +84,13 @@ def close(first, second, tolerance=1e-9):
     return first == second
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_two_ranks_are_one_with_twice_the_batch(case):
+@pytest.mark.parametrize(
+    ("case", "objective"), [*((case, "every_width") for case in CASES), ("learned order", "elbo")], ids=str
+)
+def test_two_ranks_are_one_with_twice_the_batch(case, objective):
     """Without noise in the weights the gradients are the same sums, whichever widths are drawn."""
-    alone = weights_after(case)
-    ranks = together(weights_after, case)
+    alone = weights_after(case, objective)
+    ranks = together(weights_after, case, objective)
     assert ranks[0] == ranks[1]
     for found, expected in zip(ranks[0], alone, strict=True):
         assert close(found, expected)
@@ -99,7 +101,7 @@ def test_without_averaging_the_check_above_would_fail():
     assert not close(weights_after("plain", batch_size=4)[0], weights_after("plain")[0], tolerance=1e-4)
 
 
-def noisy():
+def noisy(objective):
     """What each rank draws in the first steps: its widths, its noise and its data."""
     seen = []
     nested = nested_mlp()
@@ -108,14 +110,16 @@ def noisy():
     cuts = []
     real = nested.at
     nested.at = lambda cut: cuts.append(dict(cut.as_dict()) if hasattr(cut, "as_dict") else cut) or real(cut)
-    run = train(nested, (examples(), examples(seed=3)), QUICK.but(epochs=1), quiet=True)
+    recipe = QUICK.but(epochs=1, objective=objective, draws=2, coupled=0.0, cuts=(1 / 3, 1.0))
+    run = train(nested, (examples(), examples(seed=3)), recipe, quiet=True)
     handle.remove()
     state = {name: tensor.tolist() for name, tensor in run.nested.state_dict().items()}
     return cuts, seen[:4], state
 
 
-def test_ranks_draw_the_same_widths_and_other_noise_and_data():
-    (cuts, seen, state), (other_cuts, other_seen, other_state) = together(noisy)
+@pytest.mark.parametrize("objective", ["every_width", "elbo"])
+def test_ranks_draw_the_same_widths_and_other_noise_and_data(objective):
+    (cuts, seen, state), (other_cuts, other_seen, other_state) = together(noisy, objective)
     assert cuts == other_cuts
     assert len({tuple(sorted(cut.items())) for cut in cuts if isinstance(cut, dict)}) > 2
     assert all(mine[0] != theirs[0] for mine, theirs in zip(seen, other_seen, strict=True))

@@ -32,11 +32,13 @@ BAD = {
     "precision": NO_WORD,
     "lr": [*NO_NUMBER, 0, -1e-3],
     "order_lr": [*NO_NUMBER, 0.0],
+    "noise_lr": [*NO_NUMBER, 0.0, -1e-3],
     "clip": [*NO_NUMBER, 0.0],
     "lr_factor": [*NO_NUMBER, 0.0],
     "momentum": NO_SHARE,
     "lr_warm_up": NO_SHARE,
     "kl_warm_up": NO_SHARE,
+    "distil": [*NO_SHARE, "automatic"],
     "explore": NO_SHARE,
     "coupled": NO_SHARE,
     "sandwich": NO_SHARE,
@@ -56,6 +58,7 @@ CHANGED = {
     "optimiser": "sgd",
     "lr": 0.5,
     "order_lr": 0.25,
+    "noise_lr": 1e-4,
     "momentum": 0.0,
     "weight_decay": 1e-4,
     "clip": 1.0,
@@ -67,13 +70,14 @@ CHANGED = {
     "kl_warm_up": 0.0,
     "weight_kl": "bn3",
     "objective": "us_net",
+    "distil": 1.0,
     "keep": "last",
     "prior_keep": 0.5,
     "estimator": "relaxed",
     "draws": 4,
     "explore": 0.0,
     "coupled": 1.0,
-    "sandwich": 0.0,
+    "sandwich": 1.0,
     "order_weight": None,
     "temperature": (2.0, 0.1),
     "cuts": (1 / 3,),
@@ -129,6 +133,17 @@ def test_but_changes_one_entry(name, value):
     assert getattr(after, name) == value != getattr(before, name)
     assert {own for own in CHANGED if getattr(after, own) != getattr(before, own)} == {name}
     assert after != before
+
+
+def test_what_depends_on_a_teacher_is_settled():
+    """With one a network is tuned: sgd, and most of the loss from the teacher."""
+    alone, taught = (Recipe().settled(has_teacher=own) for own in (False, True))
+    assert (alone.optimiser, alone.distil) == ("adamw", 0.5)
+    assert (taught.optimiser, taught.distil) == ("sgd", 0.9)
+    for settled in (alone, taught):
+        assert settled.but(optimiser="auto", distil="auto") == Recipe()
+    for chosen in (Recipe(optimiser="adamw", distil=0.0), Recipe(optimiser="sgd", distil=1.0)):
+        assert chosen.settled(has_teacher=True) == chosen.settled(has_teacher=False) == chosen
 
 
 def test_but_checks_too():

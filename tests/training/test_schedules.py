@@ -5,9 +5,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from small_networks import nested_mlp
 
 from nestling.training import Recipe
-from nestling.training.schedules import auto_kappa, kappa, lr_factor, temperature
+from nestling.training.schedules import auto_kappa, kappa_factor, largest_kappa, largest_lr, lr_factor, temperature
 
 SHARES = np.linspace(0, 1, 1001).tolist()
 
@@ -45,12 +46,28 @@ def test_constant():
     assert {lr_factor(recipe, share) for share in SHARES} == {1.0}
 
 
-def test_kappa_rises_in_a_line_to_the_recipes():
+def test_the_largest_learning_rate_is_the_recipes_or_grows_with_the_steps_that_a_short_run_lacks():
+    assert {largest_lr(Recipe(optimiser=own, lr=0.7), 10) for own in ("auto", "adamw", "sgd")} == {0.7}
+    assert {largest_lr(Recipe(optimiser="sgd"), steps) for steps in (1, 1250, 10**6)} == {0.05}
+    for steps, lr in ((1, 0.01), (1250, 0.006), (5000, 0.003), (10**6, 0.003)):
+        assert largest_lr(Recipe(optimiser="adamw"), steps) == pytest.approx(lr)
+
+
+def test_kappa_rises_in_a_line_to_its_largest():
     recipe = Recipe(kappa=0.8, kl_warm_up=0.5)
-    for share, value in ((0.0, 0.0), (0.25, 0.4), (0.5, 0.8), (1.0, 0.8)):
-        assert kappa(recipe, share, 100, 1000) == pytest.approx(value)
-    assert kappa(recipe.but(kl_warm_up=0.0), 0.0, 100, 1000) == 0.8
-    assert kappa(recipe.but(kl_warm_up=1.0), 0.5, 100, 1000) == pytest.approx(0.4)
+    for share, value in ((0.0, 0.0), (0.25, 0.5), (0.5, 1.0), (1.0, 1.0)):
+        assert kappa_factor(recipe, share) == pytest.approx(value)
+    assert kappa_factor(recipe.but(kl_warm_up=0.0), 0.0) == 1.0
+    assert kappa_factor(recipe.but(kl_warm_up=1.0), 0.5) == pytest.approx(0.5)
+
+
+def test_the_largest_kappa_is_the_recipes_or_suits_the_posterior():
+    nested = nested_mlp(weights="gaussian")
+    for value in (0.0, 0.8, 3.0):
+        assert largest_kappa(Recipe(kappa=value), nested, 100) == value
+    num_weights = 4 * 6 + 6 * 5 + 5 * 3
+    assert largest_kappa(Recipe(kappa="auto"), nested, 50) == auto_kappa(50, num_weights) == 50 / num_weights
+    assert largest_kappa(Recipe(kappa="auto"), nested_mlp(weights="ivon"), 50) == 0.1
 
 
 def test_auto_kappa_makes_the_mean_divergence_cost_the_same_whatever_the_network():
@@ -59,7 +76,7 @@ def test_auto_kappa_makes_the_mean_divergence_cost_the_same_whatever_the_network
         assert scale == pytest.approx(1)
     assert auto_kappa(10**6, 10) == 1.0
     assert auto_kappa(10, 0) == 1.0
-    assert kappa(Recipe(kappa="auto", kl_warm_up=0.5), 0.25, 100, 1000) == pytest.approx(1 / 20)
+    assert auto_kappa(100, 1000) == pytest.approx(1 / 10)
 
 
 def test_temperature_falls_by_the_same_factor_in_each_step():

@@ -9,7 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import nestling as nl
 from nestling.network.cut import full_cut
-from nestling.training.elbo import elbo_terms, weight_divergence
+from nestling.training.elbo import elbo_terms
+from nestling.training.terms import weight_divergence
 
 BATCH = 8
 

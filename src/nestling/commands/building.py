@@ -16,7 +16,7 @@ from nestling.data import Data
 from nestling.errors import ArgumentError, NestlingError, RunError
 from nestling.network import Bits
 from nestling.network.group import Kind
-from nestling.network.layers import Sampling
+from nestling.network.layers import PosteriorName, Sampling
 from nestling.processes import local_rank
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -28,10 +28,10 @@ class Nesting:
 
     order: Literal["downhill", "uniform", "geometric", "full"] = "downhill"
     """How widths are drawn; downhill is learned."""
-    weights: Literal["gaussian", "plain"] = "gaussian"
-    """gaussian learns the uncertainty of each weight."""
-    sampling: Sampling = "local"
-    """How weights are drawn; channel and shared are cheaper, shared or each for segmentation."""
+    weights: PosteriorName | Literal["plain"] = "gaussian"
+    """gaussian and ivon learn the uncertainty of each weight: by gradients, or by natural gradients (cheaper)."""
+    sampling: Sampling | None = None
+    """How weights are drawn, by default local for gaussian and shared for ivon; shared or each for segmentation."""
     num_blocks: int = 32
     """Into how many blocks each group is divided."""
     num_always: int = 2

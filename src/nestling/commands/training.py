@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from nestling import data as sets
 from nestling.commands.building import Device, Nesting, built, chosen, load_weights, not_taken, option
@@ -43,15 +44,16 @@ def train(
 ) -> str:
     """Load, build, nest, train; the table of validation is in the log, so the text says where things are."""
 
-    def prepare() -> tuple[Data, Nested, list[str]]:
+    def prepare() -> tuple[Data, Nested, nn.Module, list[str]]:
         loaded = sets.load(source, hold_out=hold_out, seed=recipe.seed, splits=("train", "validation"))
         network = built(model, loaded, recipe.seed, dict(map(option, model_options)))
         left = [] if pretrained is None else load_weights(network, pretrained, loaded.num_outputs)
         options = nesting.options(pretrained=pretrained is not None)
-        return loaded, nest(network, torch.zeros(2, *loaded.input_shape), **options).to(chosen(device)), left
+        nested = nest(network, torch.zeros(2, *loaded.input_shape), **options)
+        return loaded, nested.to(chosen(device)), network.to(chosen(device)), left
 
     with connected() as processes:
-        loaded, nested, left = processes.agree(prepare)
+        loaded, nested, network, left = processes.agree(prepare)
         if processes.is_first:
             if pretrained is not None and left:
                 print(not_taken(pretrained, left), flush=True)
@@ -63,7 +65,10 @@ def train(
         if processes.is_first:
             print(_smallest(nested), flush=True)
         starts_from = None if pretrained is None else hashlib.sha256(pretrained.read_bytes()).hexdigest()
-        run_training(nested, loaded, recipe, out=out, starts_from=starts_from)
+        teaches = pretrained is not None and not left and recipe.objective != "elbo" and loaded.task != "regression"
+        tuned = recipe.but(optimiser="sgd") if pretrained is not None and recipe.optimiser == "auto" else recipe
+        teacher = network if teaches else None
+        run_training(nested, loaded, tuned, out=out, starts_from=starts_from, teacher=teacher)
     trust = " --trust" if ":" in model else ""
     return f"{out} is complete. Next: nestling evaluate {out}{trust}"
 

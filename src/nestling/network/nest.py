@@ -18,7 +18,15 @@ from nestling.network.bits import Bits, bit_groups, of_posteriors, with_bit_grou
 from nestling.network.choice import Choice
 from nestling.network.discovery import discover
 from nestling.network.group import UNIT_KINDS, Groups, Kind, Slice
-from nestling.network.layers import Sampling, check_sampling, make_variational, mean_name
+from nestling.network.layers import (
+    POSTERIORS,
+    PosteriorName,
+    Sampling,
+    VariationalLayer,
+    check_sampling,
+    make_variational,
+    mean_name,
+)
 from nestling.network.nested import Nested
 from nestling.network.rules import Rule, default_rules
 from nestling.network.sorting import Loss, Sort, check_sort, chosen_sort, norms, sort_units, taylor
@@ -26,6 +34,8 @@ from nestling.network.sorting import Loss, Sort, check_sort, chosen_sort, norms,
 OrderMaker = Callable[[int, int], Order]
 START_LOGIT = 3.0
 """Keep logit that a learned order starts from (BN3): each next block is kept with probability 0.95."""
+DEFAULT_SAMPLING: dict[PosteriorName | None, Sampling] = {"gaussian": "local", "ivon": "shared", None: "local"}
+"""How the weights of each posterior are drawn: IVON's once for the batch, which costs next to nothing."""
 NESTED_KEEP_PROB = 0.95
 """Keep probability of the fixed geometric order."""
 
@@ -35,8 +45,8 @@ def nest(
     example: Any,  # noqa: ANN401
     *,
     order: str | OrderMaker = "downhill",
-    weights: Literal["gaussian"] | None = "gaussian",
-    sampling: Sampling = "local",
+    weights: PosteriorName | None = "gaussian",
+    sampling: Sampling | None = None,
     num_blocks: int = 32,
     num_always: int = 2,
     kinds: Collection[Kind] | None = None,
@@ -81,8 +91,10 @@ def nest(
     choice = Choice(num_blocks, num_always, wanted, where, exclude, only, layers)
     args, kwargs = as_call(example)
     maker = _order_maker(order)
-    if weights not in (None, "gaussian"):
-        raise ArgumentError("weights", repr(weights), "'gaussian' or None", "None keeps plain weights.")
+    if weights is not None and weights not in POSTERIORS:
+        needed = f"one of {', '.join(POSTERIORS)}, or None"
+        raise ArgumentError("weights", repr(weights), needed, "None keeps plain weights.")
+    sampling = DEFAULT_SAMPLING[weights] if sampling is None else sampling
     check_sampling(sampling)
     check_sort(sort, batches, loss)
     for leaf in pytree.tree_leaves((args, kwargs)):
@@ -95,8 +107,8 @@ def nest(
         _sort(copy, groups, (args, kwargs), batches, loss)
     with_bits = [] if chosen_bits is None else bit_groups(copy, (args, kwargs), chosen_bits, exclude, only)
     if weights is not None:
-        variational = make_variational(copy, exclude, sampling)
-        groups, with_bits = _with_posteriors(groups, variational), of_posteriors(with_bits, variational)
+        variational = make_variational(copy, exclude, sampling, weights)
+        groups, with_bits = _with_posteriors(groups, copy), of_posteriors(with_bits, variational)
         runner.refresh()
     groups = with_bit_groups(groups, with_bits, runner.holders.tensors())
     device = next((tensor.device for tensor in runner.holders.tensors().values()), None)
@@ -188,17 +200,17 @@ def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: AN
     return (tuple(example), {}) if isinstance(example, tuple | list) else ((example,), {})
 
 
-def _with_posteriors(groups: Groups, layers: Collection[str]) -> Groups:
-    """Where a layer became variational, the slices of its weight are those of its mean and of its log alpha."""
-    paths = set(layers)
+def _with_posteriors(groups: Groups, module: nn.Module) -> Groups:
+    """Where a layer became variational, the slices of its weight are those of its mean and of its scale."""
+    scales = {p: part.posterior.scale_name for p, part in module.named_modules() if isinstance(part, VariationalLayer)}
 
     def renamed(piece: Slice) -> tuple[Slice, ...]:
         path, _, key = piece.tensor.rpartition(".")
-        if path not in paths or key != "weight":
+        if path not in scales or key != "weight":
             return (piece,)
         return (
             replace(piece, tensor=mean_name(path)),
-            replace(piece, tensor=f"{path}.posterior.log_alpha", reads=False),
+            replace(piece, tensor=f"{path}.posterior.{scales[path]}", reads=False),
         )
 
     return Groups([replace(group, slices=tuple(p for s in group.slices for p in renamed(s))) for group in groups])

@@ -175,6 +175,11 @@ class Nested(nn.Module):
         with self._posteriors(cut) as kept:
             return {path: own.bounded_log_alpha().expand_as(own.mean) for path, own in kept.items()}
 
+    @property
+    def num_uncertain(self) -> int:
+        """How many weights have a posterior."""
+        return sum(own.posterior.mean.numel() for own in self._layers.values())
+
     def weight_total(self, cut: Cut, divergence: Callable[[Tensor], Tensor]) -> Tensor:
         """A divergence, a function of log alpha, summed over every weight that a cut keeps."""
         with self._posteriors(cut) as kept:

@@ -3,31 +3,32 @@
 import json
 import time
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from nestling.distributions import Downhill
 from nestling.errors import DivergenceError, NonFiniteError, ProcessError, RunError
 from nestling.network import Nested, recalibrate
-from nestling.network.cut import full_cut
 from nestling.prediction import Likelihood, Scores, evaluate
 from nestling.processes import ALONE, Processes
 from nestling.seeding import Purpose, generator, reseed
 from nestling.training import schedules
 from nestling.training.checkpoint import State
-from nestling.training.elbo import Terms, elbo_terms
+from nestling.training.elbo import step_terms
 from nestling.training.feeds import Feed
 from nestling.training.keeper import Keeper
-from nestling.training.objectives import baseline_terms, check_objective
-from nestling.training.optimisers import make_optimiser, set_lr
+from nestling.training.objectives import check_objective
+from nestling.training.optimisers import clipped_parameters, make_optimiser, set_lr, set_natural_rate
 from nestling.training.progress import Progress
 from nestling.training.recipe import Recipe
 from nestling.training.spreading import give_best, share_buffers, take_up
 from nestling.training.stopping import Stopped, Stopping
+from nestling.training.terms import Terms, pair_of
 from nestling.training.watch import diverged, diverged_in_validation, weights_gone_wrong
 
 CHECKPOINT_SECONDS = 300.0
@@ -53,16 +54,19 @@ class Loop:
         processes: Processes = ALONE,
         stopping: Stopping | None = None,
         figures: Figures | None = None,
+        teacher: nn.Module | None = None,
     ) -> None:
-        check_objective(recipe.objective, likelihood)
+        check_objective(recipe.objective, likelihood, teacher)
+        recipe = recipe.settled(has_teacher=teacher is not None)
         self.nested, self.feed, self.recipe, self.likelihood, self.keeper = nested, feed, recipe, likelihood, keeper
         self.processes, self.stopping = processes, stopping or Stopping()
         self.figures = figures or (lambda _: {})
         self.num_steps = recipe.epochs * len(feed.train)
         self.optimiser = make_optimiser(nested, recipe, self.num_steps)
-        self.num_weights = sum(own.numel() for own in nested.log_alphas(full_cut(nested.groups)).values())
+        self.largest_kappa = schedules.largest_kappa(recipe, nested, feed.train.dataset_size)
         self.state = State()
         self.device = next((t.device for t in nested.tensors().values()), torch.device("cpu"))
+        self.teacher = None if teacher is None else _frozen(teacher).to(self.device)
         self._cuts = sorted(set(recipe.cuts))
         self._began = self._written = time.monotonic()
 
@@ -154,7 +158,7 @@ class Loop:
         assert terms is not None
         terms.loss.backward()  # type: ignore[no-untyped-call]
         self.processes.average_gradients(self.nested.parameters())
-        norm = torch.nn.utils.clip_grad_norm_(self.nested.parameters(), self.recipe.clip)
+        norm = torch.nn.utils.clip_grad_norm_(clipped_parameters(self.optimiser), self.recipe.clip)
         if not bool(torch.isfinite(norm)):
             raise self._diverged((inputs, targets), terms)
         self.optimiser.step()
@@ -201,35 +205,13 @@ class Loop:
 
     def _terms(self, batch: tuple[Any, Tensor], share: float) -> Terms:
         """The objective of one step, in the recipe's precision."""
-        recipe, dataset_size, kappa = self.recipe, self.feed.train.dataset_size, self._kappa(share)
-        widths = generator(Purpose.WIDTHS, recipe.seed, self.state.step)
+        inputs, targets = pair_of(batch)
+        examples = self.feed.train.dataset_size * self.likelihood.elements(targets)
+        set_natural_rate(self.optimiser, 2 * examples * self.recipe.noise_lr)
+        widths = generator(Purpose.WIDTHS, self.recipe.seed, self.state.step)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._in_bfloat16()):
-            if recipe.objective != "elbo":
-                return baseline_terms(
-                    self.nested,
-                    batch,
-                    recipe,
-                    dataset_size=dataset_size,
-                    kappa=kappa,
-                    likelihood=self.likelihood,
-                    generator=widths,
-                )
-            return elbo_terms(
-                self.nested,
-                batch,
-                dataset_size=dataset_size,
-                kappa=kappa,
-                likelihood=self.likelihood,
-                weight_kl=recipe.weight_kl,
-                prior_keep=recipe.prior_keep,
-                order_weight=recipe.order_weight,
-                estimator=recipe.estimator,
-                draws=recipe.draws,
-                explore=recipe.explore,
-                coupled=recipe.coupled,
-                sandwich=recipe.sandwich,
-                generator=widths,
-            )
+            scale = self._kappa(share) / examples
+            return step_terms(self.nested, inputs, targets, self.recipe, self.likelihood, scale, widths, self.teacher)
 
     def _validated(self, means: dict[str, float]) -> dict[str, Any]:
         """Validate at the recipe's cuts, keep the weights if none were clearly better, and give the line of the log."""
@@ -287,7 +269,7 @@ class Loop:
         return schedules.lr_factor(self.recipe, share) * STEP_BACK**self.state.steps_back
 
     def _kappa(self, share: float) -> float:
-        return schedules.kappa(self.recipe, share, self.feed.train.dataset_size, self.num_weights)
+        return self.largest_kappa * schedules.kappa_factor(self.recipe, share)
 
     @property
     def _is_spread(self) -> bool:
@@ -314,6 +296,11 @@ class Loop:
         at += "".join(f"  {name} {value:.4g}" for name, value in line["figures"].items())
         mark = "  kept" if line["kept"] and self.recipe.keep == "best" else ""
         return f"epoch {line['epoch']}/{self.recipe.epochs}  loss {line['loss']:.4f}  validation {at}{mark}"
+
+
+def _frozen(teacher: nn.Module) -> nn.Module:
+    """A copy of a teacher that training leaves as it is."""
+    return deepcopy(teacher).eval().requires_grad_(False)
 
 
 def has_norms(nested: Nested) -> bool:

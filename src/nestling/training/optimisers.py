@@ -8,26 +8,28 @@ from torch import Tensor, nn
 
 from nestling.distributions.gates import gates_of
 from nestling.distributions.layout import axes_in_memory, laid_out_as
+from nestling.distributions.weights import NaturalGaussian
 from nestling.network import Nested
 from nestling.training.recipe import Recipe
 from nestling.training.schedules import largest_lr
 
 
 def make_optimiser(nested: Nested, recipe: Recipe, num_steps: int) -> torch.optim.Optimizer:
-    """Weights with decay, parameters without, and those with a learning rate of their own.
+    """Weights with decay, parameters without, those with a learning rate of their own, and scales of natural steps.
 
-    These are orders, gates and log sigma^2.
+    Orders, gates and log sigma^2 of sparse posteriors have a learning rate of their own.
     """
-    decayed, plain, orders = _parameters(nested)
+    decayed, plain, orders, natural = _parameters(nested)
     lr = largest_lr(recipe, num_steps)
     groups = [
         {"params": decayed, "lr": lr, "weight_decay": recipe.weight_decay},
         {"params": plain, "lr": lr, "weight_decay": 0.0},
         {"params": orders, "lr": recipe.order_lr, "weight_decay": 0.0},
+        {"params": natural, "lr": 0.0, "weight_decay": 0.0, "natural_rate": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     if recipe.optimiser == "sgd":
-        optimiser: torch.optim.Optimizer = torch.optim.SGD(groups, momentum=recipe.momentum)
+        optimiser: torch.optim.Optimizer = SGD(groups, momentum=recipe.momentum)
     else:
         optimiser = AdamW(groups, fused=_can_be_fused(groups))
     for group in optimiser.param_groups:
@@ -35,12 +37,44 @@ def make_optimiser(nested: Nested, recipe: Recipe, num_steps: int) -> torch.opti
     return optimiser
 
 
+@torch.no_grad()
+def natural_steps(optimiser: torch.optim.Optimizer) -> None:
+    """Take a natural-gradient step in log sigma^2 wherever a group has a ``natural_rate``, and use the gradient up.
+
+    With u = natural_rate * gradient, sigma^2 is divided by 1 + u + u^2 / 2, which keeps it positive. For a loss with
+    the divergence from a normal prior and natural_rate = 2 (1 - beta2) num_examples this is IVON's step of the Hessian
+    (Shen et al. 2024, algorithm 1, line 5): their h + delta is 1 / (num_examples sigma^2), and 2 / sigma^2 times the
+    gradient in log sigma^2 is their estimate of the Hessian, by any way of drawing weights. A weight that no cut of the
+    step keeps has the gradient zero, and stays.
+    """
+    for group in optimiser.param_groups:
+        for scale in group["params"] if "natural_rate" in group else ():
+            if scale.grad is not None:
+                step = scale.grad * group["natural_rate"]
+                scale.sub_(torch.log1p(step.addcmul(step, step, value=0.5)))
+                scale.grad = None
+
+
+class SGD(torch.optim.SGD):
+    """SGD with momentum, and natural steps where a group asks for them."""
+
+    def step(self, closure: Any = None) -> Any:  # noqa: ANN401
+        """One step."""
+        natural_steps(self)
+        return super().step(closure)
+
+
 class AdamW(torch.optim.AdamW):
-    """AdamW that sees every tensor as it lies in memory.
+    """AdamW, and natural steps where a group asks for them, that sees every tensor as it lies in memory.
 
     The fused kernel of a CPU goes through memory from end to end whatever the axes are, so what belongs to a parameter
     has to lie as it does; and it makes a copy, which it does not use, of a gradient whose channels come last.
     """
+
+    def step(self, closure: Any = None) -> Any:  # noqa: ANN401
+        """One step."""
+        natural_steps(self)
+        return super().step(closure)
 
     def _init_group(self, group: Any, params: list[Tensor], grads: list[Tensor], *state: list[Tensor]) -> Any:  # noqa: ANN401
         for own in group["params"]:
@@ -65,6 +99,13 @@ def set_lr(optimiser: torch.optim.Optimizer, factor: float) -> None:
     """Give every group its largest learning rate times a factor."""
     for group in optimiser.param_groups:
         group["lr"] = group["largest_lr"] * factor
+
+
+def set_natural_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Give the groups of natural steps their rate: the natural gradient is this times that of the mean loss."""
+    for group in optimiser.param_groups:
+        if "natural_rate" in group:
+            group["natural_rate"] = rate
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -103,17 +144,26 @@ def _by_parameter(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Any]]:
     return state
 
 
-def _parameters(nested: Nested) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
-    decayed, plain, orders = [], [], []
+def clipped_parameters(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """The parameters whose gradients are clipped together: all but those of natural steps, which have other units."""
+    groups = [group for group in optimiser.param_groups if "natural_rate" not in group]
+    return [parameter for group in groups for parameter in group["params"]]
+
+
+def _parameters(nested: Nested) -> tuple[list[nn.Parameter], ...]:
+    decayed, plain, orders, natural = [], [], [], []
+    by_nature = {id(p.log_sigma2) for p in nested.modules() if isinstance(p, NaturalGaussian)}
     learned: list[nn.Module] = [*nested.orders.values(), *gates_of(nested).values()]
     own = {id(parameter) for part in learned for parameter in part.parameters()}
     for name, parameter in nested.named_parameters():
         if not parameter.requires_grad:
             continue
-        if id(parameter) in own or name.endswith(".posterior.log_sigma2"):
+        if id(parameter) in by_nature:
+            natural.append(parameter)
+        elif id(parameter) in own or name.endswith(".posterior.log_sigma2"):
             orders.append(parameter)
         elif parameter.ndim > 1 and ".posterior." not in name:
             decayed.append(parameter)
         else:
             plain.append(parameter)
-    return decayed, plain, orders
+    return decayed, plain, orders, natural

@@ -7,13 +7,17 @@ from typing import Any, Literal, get_args, get_type_hints
 from nestling.arguments import count, finite_number, inner_probability, positive_number, probability
 from nestling.errors import ArgumentError, DtypeError, RangeError
 
-OptimiserName = Literal["adamw", "sgd"]
+OptimiserName = Literal["auto", "adamw", "sgd"]
 ScheduleName = Literal["cosine", "step", "constant"]
 WeightKL = Literal["log_uniform", "molchanov", "hierarchical", "bn3", "bn3_refitted"]
 EstimatorName = Literal["leave_one_out", "straight_through", "relaxed"]
-ObjectiveName = Literal["elbo", "us_net", "slimmable"]
+ObjectiveName = Literal["every_width", "elbo", "us_net", "slimmable"]
 Keep = Literal["best", "last"]
 Precision = Literal["auto", "float32", "bfloat16"]
+
+
+TEACHER_SHARE, FULL_WIDTH_SHARE = 0.9, 0.5
+"""What distil="auto" means where another network teaches, and where the full width does: experiments/bn3."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,15 @@ class Recipe:
     seed: int = 0
     """Seed of the data's order, of the widths and of the weights' noise."""
 
-    optimiser: OptimiserName = "adamw"
-    """adamw, or sgd with momentum."""
+    optimiser: OptimiserName = "auto"
+    """adamw, or sgd with momentum; auto is sgd where a teacher is given (fine-tuning), else adamw."""
     lr: float | Literal["auto"] = "auto"
-    """Largest learning rate of the weights; auto is 0.003, and more, up to 0.01, for runs of fewer than 5,000 steps."""
+    """Largest learning rate of the weights; auto is 0.05 for sgd, and for adamw 0.003, or more, up to 0.01, for runs of
+    fewer than 5,000 steps."""
     order_lr: float = 1e-2
     """Largest learning rate of the orders' logits, of gates and of log sigma^2."""
+    noise_lr: float = 1e-3
+    """Rate of natural-gradient steps in the noise of weights (weights="ivon"): IVON's 1 - beta2, in all steps alike."""
     momentum: float = 0.9
     """Momentum of sgd."""
     weight_decay: float = 0.0
@@ -49,11 +56,14 @@ class Recipe:
     lr_factor: float = 0.1
     """What the step schedule multiplies them by."""
 
-    objective: ObjectiveName = "elbo"
-    """What a step minimises: the bound, or what US-Net or slimmable networks do, to compare with: docs/training.md."""
+    objective: ObjectiveName = "every_width"
+    """What a step minimises: see docs/training.md. elbo (BN3, FN3), us_net and slimmable are there to compare with."""
+    distil: float | Literal["auto"] = "auto"
+    """Share of the loss of narrower widths that comes from the full width's predictions rather than from the labels, or
+    of all widths from a teacher's; auto is 0.5 for the full width, 0.9 for a teacher."""
     kappa: float | Literal["auto"] = "auto"
-    """Weight of the divergences from the prior; 1 is the evidence lower bound, auto tempers it for networks with more
-    weights than examples."""
+    """Weight of the divergences from the prior; 1 is the evidence lower bound. auto is 0.1 for weights="ivon", and for
+    weights="gaussian" the number of examples over that of weights, at most 1."""
     kl_warm_up: float = 0.3
     """Share of steps over which that weight rises from zero."""
     weight_kl: WeightKL = "log_uniform"
@@ -66,14 +76,14 @@ class Recipe:
 
     estimator: EstimatorName = "leave_one_out"
     """How gradients reach the orders: see docs/orders.md."""
-    draws: int = 2
-    """Parts of a batch that each get widths of their own; for us_net, random widths that the whole batch runs at."""
+    draws: int = 1
+    """Random widths that the whole batch runs at; for elbo, parts of a batch that each get widths of their own."""
     explore: float = 0.5
-    """Share of draws that are uniform over widths rather than from the learned order."""
-    coupled: float = 0.5
-    """Share of draws in which one group draws and the others follow at its fraction."""
-    sandwich: float = 0.2
-    """Share of draws at the extremes: half of them at the smallest width of every group, half at the full one."""
+    """Share of draws of widths apart that are uniform rather than from the learned order."""
+    coupled: float = 0.75
+    """Share of draws in which all groups are at one fraction, rather than each at a width of its own."""
+    sandwich: float = 0.0
+    """For elbo: share of draws at the extremes, half at the smallest width of every group, half at the full one."""
     temperature: tuple[float, float] = (1.0, 0.3)
     """First and last temperature of relaxed masks."""
 
@@ -97,7 +107,7 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "draws", "samples", "recalibration_batches"):
             count(name, getattr(self, name), "a whole number of at least 1")
-        for name in ("lr", "order_lr", "clip", "lr_factor"):
+        for name in ("lr", "order_lr", "noise_lr", "clip", "lr_factor"):
             if not (name == "lr" and self.lr == "auto"):
                 positive_number(name, getattr(self, name))
         for name in ("momentum", "lr_warm_up", "kl_warm_up", "explore", "coupled", "sandwich"):
@@ -105,6 +115,8 @@ class Recipe:
         for name in ("weight_decay",) if self.kappa == "auto" else ("weight_decay", "kappa"):
             if finite_number(name, getattr(self, name)) < 0:
                 raise RangeError(name, getattr(self, name), "at least 0", "0 turns it off.")
+        if self.distil != "auto":
+            probability("distil", self.distil)
         inner_probability("prior_keep", self.prior_keep)
         if self.order_weight is not None:
             positive_number("order_weight", self.order_weight)
@@ -140,6 +152,12 @@ class Recipe:
                 raise ArgumentError("recipe", f"an entry {name!r}", "entries of Recipe", "Check its spelling.")
         values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in saved.items()}
         return cls(**values)
+
+    def settled(self, *, has_teacher: bool) -> "Recipe":
+        """The recipe with the choices made that depend on whether there is a teacher."""
+        optimiser = ("sgd" if has_teacher else "adamw") if self.optimiser == "auto" else self.optimiser
+        distil = (TEACHER_SHARE if has_teacher else FULL_WIDTH_SHARE) if self.distil == "auto" else self.distil
+        return replace(self, optimiser=optimiser, distil=distil)
 
     def but(self, **changes: Any) -> "Recipe":  # noqa: ANN401
         """The same recipe with some entries changed."""

@@ -2,18 +2,22 @@
 
 import math
 
+from nestling.distributions.weights import NaturalGaussian
+from nestling.network import Nested
 from nestling.network.bits import FIRST_SHARPNESS, LAST_SHARPNESS
 from nestling.training.recipe import Recipe
 
 _LONG_RUN = 5_000
-_LONG_LR, _SHORT_LR = 3e-3, 1e-2
-"""Learning rates of a long and of a very short run: measured in experiments/bn3, on MNIST and on digits."""
+_LONG_LR, _SHORT_LR, _SGD_LR = 3e-3, 1e-2, 5e-2
+"""Learning rates of adamw in a long and in a very short run, and of sgd: measured in experiments/bn3."""
 
 
 def largest_lr(recipe: Recipe, num_steps: int) -> float:
-    """The recipe's learning rate; auto grows with the root of the steps that a short run lacks."""
+    """The recipe's learning rate; auto for adamw grows with the root of the steps that a short run lacks."""
     if recipe.lr != "auto":
         return recipe.lr
+    if recipe.optimiser == "sgd":
+        return _SGD_LR
     return min(_SHORT_LR, _LONG_LR * math.sqrt(max(1.0, _LONG_RUN / num_steps)))
 
 
@@ -30,10 +34,22 @@ def lr_factor(recipe: Recipe, share: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, falling)))
 
 
-def kappa(recipe: Recipe, share: float, num_examples: int, num_weights: int) -> float:
-    """The weight of the divergences: a linear rise to the recipe's, or to ``auto_kappa``."""
-    largest = auto_kappa(num_examples, num_weights) if recipe.kappa == "auto" else recipe.kappa
-    return largest * (min(1.0, share / recipe.kl_warm_up) if recipe.kl_warm_up else 1.0)
+def kappa_factor(recipe: Recipe, share: float) -> float:
+    """What the weight of the divergences is multiplied by: a linear rise."""
+    return min(1.0, share / recipe.kl_warm_up) if recipe.kl_warm_up else 1.0
+
+
+NATURAL_KAPPA = 0.1
+"""What kappa="auto" means for posteriors that learn by natural gradients: measured in experiments/bn3."""
+
+
+def largest_kappa(recipe: Recipe, nested: Nested, num_examples: int) -> float:
+    """The recipe's weight of the divergences; auto depends on the posterior of the weights."""
+    if recipe.kappa != "auto":
+        return recipe.kappa
+    if any(isinstance(part, NaturalGaussian) for part in nested.modules()):
+        return NATURAL_KAPPA
+    return auto_kappa(num_examples, nested.num_uncertain)
 
 
 def auto_kappa(num_examples: int, num_weights: int) -> float:

@@ -18,6 +18,7 @@ from nestling.network.cut import make_cut
 from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_named
 from nestling.processes import ALONE, Processes, connected
 from nestling.training.feeds import describes_data, make_feed
+from nestling.training.files import tensors_digest
 from nestling.training.folder import (
     RECIPE_FILE,
     RunFolder,
@@ -62,6 +63,7 @@ def train(
     out: str | PathLike[str] | None = None,
     likelihood: str | Likelihood | None = None,
     starts_from: str | None = None,
+    teacher: nn.Module | None = None,
     figures: Figures | None = None,
     quiet: bool = False,
 ) -> Run:
@@ -70,6 +72,8 @@ def train(
     ``data`` is a data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. With
     ``out`` the run is a folder: given the same arguments again, a run that was stopped goes on where it was, and a
     complete one is read back. ``likelihood`` follows from the data set, and is categorical for loaders.
+    ``teacher`` is a trained network whose predictions all widths learn from beside the labels: to fine-tune a network
+    that is trained already, pass the network as it was before ``nest`` (the recipe's auto choices follow).
     ``starts_from`` says which weights the network begins with, for the folder to tell one such run from another;
     ``figures`` gives numbers of the network that the log has for each epoch, and the progress shows.
 
@@ -83,9 +87,16 @@ def train(
         feed = processes.agree(lambda: make_feed(data, recipe, processes))
         model = likelihood_named(likelihood or feed.likelihood or "categorical")
         about = feed.about | {"likelihood": model.name, "starts_from": starts_from}
+        about |= {} if teacher is None else {"teacher": tensors_digest(teacher.state_dict().values())}
         place = None if out is None else Path(out)
         with processes.agree(lambda: _keeper(place, nested, recipe, about, processes)) as keeper:
-            loop = Loop(nested, feed, recipe, model, keeper, processes=processes, stopping=stopping, figures=figures)
+            loop = Loop(
+                *(nested, feed, recipe, model, keeper),
+                processes=processes,
+                stopping=stopping,
+                figures=figures,
+                teacher=teacher,
+            )
             state = loop.run(quiet=quiet)
             if state.finished and place is not None:
                 calibrations = _known_calibrations(place, processes)

@@ -1,20 +1,22 @@
 """How training draws widths: from the orders or uniformly, each group by itself or all at the fraction of one."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from nestling.distributions.orders import Order
 from nestling.network import Cut, Nested
-from nestling.network.cut import full_cut, make_cut
+from nestling.network.cut import full_cut, make_cut, smallest_cut
 from nestling.network.group import Group, Groups
 
 
 class Draw(NamedTuple):
-    """A cut, and the log-probability with which the orders gave it: zero, without gradient, where they did not."""
+    """A cut, and the log-probability with which learned orders gave it: None where they did not."""
 
     cut: Cut
-    log_prob: Tensor
+    log_prob: Tensor | None
 
 
 def draw_cut(
@@ -36,14 +38,14 @@ def draw_cut(
     groups = nested.groups.free
     extreme, uniform, together, lead = torch.rand(4, generator=generator).tolist()
     if not groups or extreme < sandwich / 2:
-        return Draw(smallest_cut(nested.groups), torch.zeros(()))
+        return Draw(smallest_cut(nested.groups), None)
     if extreme < sandwich:
-        return Draw(full_cut(nested.groups), torch.zeros(()))
+        return Draw(full_cut(nested.groups), None)
     leaders = [groups[int(lead * len(groups))]] if together < coupled else list(groups)
-    learned = any(parameter.requires_grad for order in nested.orders.values() for parameter in order.parameters())
+    learned = bool(learned_orders(nested))
     if learned and uniform < explore:
         widths = {group.name: _uniform_width(group, generator) for group in leaders}
-        log_prob = torch.zeros(())
+        log_prob = None
     else:
         orders = nested.orders
         drawn = {group.name: orders[group.name].sample((), generator) for group in leaders}
@@ -61,13 +63,54 @@ def draw_fraction(nested: Nested, generator: torch.Generator | None = None) -> C
     return make_cut(nested.groups, 1 - (1 - lowest) * float(torch.rand((), generator=generator)))
 
 
-def smallest_cut(groups: Groups) -> Cut:
-    """The cut that keeps only what is always kept."""
-    return Cut(tuple((group.name, group.num_always) for group in groups.free))
+NARROW_LEAN = 2.0
+"""Fractions drawn between two widths are uniform numbers to this power, so that half of them lie in the lower quarter:
+narrow widths learn more slowly and cost less."""
 
 
-def _uniform_width(group: Group, generator: torch.Generator | None) -> int:
-    return int(torch.randint(group.num_always, group.num_blocks + 1, (), generator=generator))
+def draw_between(
+    nested: Nested,
+    lowest: Cut,
+    *,
+    explore: float = 0.0,
+    coupled: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> "Draw":
+    """Draw a cut between ``lowest`` and the full width.
+
+    In the share ``coupled`` of draws all groups are at one fraction, of which narrow ones are more likely; in the
+    others each group has a width of its own: uniform in the share ``explore`` if there is a learned order, else from
+    the orders, and never below ``lowest``. Only the latter have a log-probability.
+    """
+    groups, least = nested.groups.free, lowest.as_dict()
+    together, uniform, place = torch.rand(3, generator=generator).tolist()
+    if together < coupled:
+        low = min(_fraction(group, least[group.name]) for group in groups)
+        widths = make_cut(nested.groups, low + (1 - low) * place**NARROW_LEAN).as_dict()
+        log_prob = None
+    elif learned_orders(nested) and uniform < explore:
+        widths = {group.name: _uniform_width(group, generator, least[group.name]) for group in groups}
+        log_prob = None
+    else:
+        drawn = {name: order.sample((), generator) for name, order in nested.orders.items()}
+        chances = [order.log_prob(drawn[name]) for name, order in nested.orders.items()]
+        log_prob = torch.stack(chances).sum() if learned_orders(nested) else None
+        widths = {name: int(width) for name, width in drawn.items()}
+    return Draw(Cut(tuple((name, max(width, least[name])) for name, width in widths.items())), log_prob)
+
+
+def anchor_cuts(groups: Groups, fractions: Sequence[float]) -> list[Cut]:
+    """The cuts that fractions name, narrowest first, each once."""
+    return list(dict.fromkeys(make_cut(groups, fraction) for fraction in sorted(fractions)))
+
+
+def learned_orders(nested: Nested) -> list[Order]:
+    """The orders that have something to learn."""
+    return [order for order in nested.orders.values() if any(own.requires_grad for own in order.parameters())]
+
+
+def _uniform_width(group: Group, generator: torch.Generator | None, least: int | None = None) -> int:
+    return int(torch.randint(least or group.num_always, group.num_blocks + 1, (), generator=generator))
 
 
 def _fraction(group: Group, width: int) -> float:

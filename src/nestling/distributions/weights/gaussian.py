@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from nestling.arguments import real_tensor
+from nestling.distributions.divergences import gaussian_kl
 from nestling.distributions.layout import laid_out_as
 from nestling.distributions.totals import total
 from nestling.distributions.weights.posterior import LOG_ALPHA_BOUNDS, PullBack, WeightPosterior, to_log_alpha
@@ -87,6 +89,21 @@ class AdditiveGaussian(WeightPosterior):
     def perturbed(self, noise: Tensor) -> Tensor:
         """theta + sigma noise."""
         return self.mean + self.std() * noise
+
+
+class NaturalGaussian(AdditiveGaussian):
+    """w = theta + sigma eps under the prior N(0, prior_std^2), for natural-gradient steps in log sigma^2 (IVON)."""
+
+    prior_std: Tensor
+
+    def __init__(self, mean: Tensor, log_sigma2: Tensor, prior_std: Tensor) -> None:
+        super().__init__(mean, log_sigma2)
+        real_tensor("prior_std", prior_std)
+        self.register_buffer("prior_std", prior_std)
+
+    def total(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:
+        """KL(N(theta, sigma^2), N(0, prior_std^2)), summed over all weights; ``divergence``, of alpha, is not asked."""
+        return gaussian_kl(self.mean, self.log_sigma2.expand_as(self.mean), float(self.prior_std)).sum()
 
 
 class _Perturbed(torch.autograd.Function):

@@ -39,13 +39,13 @@ class WeightPosterior(nn.Module, ABC):
             )
         hold(self, "mean", mean)
         hold(self, scale_name, scale)
-        self._scale_name = scale_name
+        self.scale_name = scale_name
         self._known: dict[str, tuple[Tensor, Tensor, State, object, Tensor]] = {}
 
     @property
     def scale(self) -> Tensor:
         """The scale that is the free parameter."""
-        scale: Tensor = getattr(self, self._scale_name)
+        scale: Tensor = getattr(self, self.scale_name)
         return scale
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """Variational layers: one class per operation, each given a posterior over its weight."""
 
-from nestling.network.layers.convert import make_plain, make_variational
+from nestling.network.layers.convert import POSTERIORS, PosteriorName, make_plain, make_variational
 from nestling.network.layers.convolution import (
     VariationalConv1d,
     VariationalConv2d,
@@ -23,6 +23,8 @@ from nestling.network.layers.layer import (
 from nestling.network.layers.linear import VariationalLinear
 
 __all__ = [
+    "POSTERIORS",
+    "PosteriorName",
     "Sampling",
     "Stochastic",
     "VariationalConv1d",

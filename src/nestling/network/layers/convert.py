@@ -1,12 +1,12 @@
 """Swaps the layers of a module between plain and variational, keeping weights, options, ties and devices."""
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from nestling.distributions.weights import MultiplicativeGaussian
+from nestling.distributions.weights import MultiplicativeGaussian, NaturalGaussian, WeightPosterior
 from nestling.network.layers import convolution
 from nestling.network.layers.layer import Sampling, VariationalLayer
 from nestling.network.layers.linear import VariationalLinear
@@ -14,7 +14,33 @@ from nestling.network.layers.linear import VariationalLinear
 START_LOG_ALPHA = -3.0
 """log alpha that every weight starts from: noise of a fifth of its size."""
 
-_VARIATIONAL: dict[type[nn.Module], Callable[[Any, MultiplicativeGaussian, Sampling], VariationalLayer]] = {
+START_SHARE = 0.1
+"""Standard deviation that natural gradients start from, relative to the root mean square of a layer's weights."""
+
+PRIOR_SHARE = 10.0
+"""Standard deviation of the prior of such weights, relative to the same."""
+
+PosteriorName = Literal["gaussian", "ivon"]
+
+
+def _by_log_alpha(weight: nn.Parameter) -> WeightPosterior:
+    log_alpha = torch.full_like(weight, START_LOG_ALPHA)
+    return MultiplicativeGaussian(weight, nn.Parameter(log_alpha, requires_grad=weight.requires_grad))
+
+
+def _by_log_sigma2(weight: nn.Parameter) -> WeightPosterior:
+    size = weight.detach().square().mean().clamp_min(torch.finfo(weight.dtype).tiny).sqrt()
+    log_sigma2 = torch.zeros_like(weight) + 2 * (START_SHARE * size).log()
+    return NaturalGaussian(weight, nn.Parameter(log_sigma2, requires_grad=weight.requires_grad), PRIOR_SHARE * size)
+
+
+POSTERIORS: dict[PosteriorName, Callable[[nn.Parameter], WeightPosterior]] = {
+    "gaussian": _by_log_alpha,
+    "ivon": _by_log_sigma2,
+}
+"""How a posterior starts from the weight of a plain layer."""
+
+_VARIATIONAL: dict[type[nn.Module], Callable[[Any, WeightPosterior, Sampling], VariationalLayer]] = {
     nn.Linear: VariationalLinear.from_plain,
     nn.Conv1d: convolution.VariationalConv1d.from_plain,
     nn.Conv2d: convolution.VariationalConv2d.from_plain,
@@ -31,7 +57,9 @@ _HOOKS = """
 """.split()
 
 
-def make_variational(module: nn.Module, exclude: Collection[str], sampling: Sampling) -> list[str]:
+def make_variational(
+    module: nn.Module, exclude: Collection[str], sampling: Sampling, posterior: PosteriorName = "gaussian"
+) -> list[str]:
     """Replace linear and convolution layers in place; return the paths of those replaced.
 
     Layers whose weight another module holds too are left as they are, since a mean is not a tie; so are layers that
@@ -48,9 +76,8 @@ def make_variational(module: nn.Module, exclude: Collection[str], sampling: Samp
         weight = layer.weight
         if not isinstance(weight, nn.Parameter) or id(weight) in shared:
             return None
-        log_alpha = nn.Parameter(torch.full_like(weight, START_LOG_ALPHA), requires_grad=weight.requires_grad)
         replaced.append(path)
-        return make(layer, MultiplicativeGaussian(weight, log_alpha), sampling).train(layer.training)
+        return make(layer, POSTERIORS[posterior](weight), sampling).train(layer.training)
 
     _swap(module, variational)
     return replaced

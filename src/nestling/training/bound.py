@@ -1,0 +1,129 @@
+"""The evidence lower bound at drawn widths: a batch in parts, each at widths of its own, as BN3 and FN3 train."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from nestling.distributions import Downhill, leave_one_out
+from nestling.errors import ArgumentError
+from nestling.network import Cut, Nested
+from nestling.network.cut import full_cut
+from nestling.network.nest import as_call
+from nestling.prediction.likelihoods import Likelihood
+from nestling.training.recipe import Recipe
+from nestling.training.terms import (
+    WEIGHT_KLS,
+    Divergence,
+    Terms,
+    gate_divergence,
+    nll_of,
+    order_divergence,
+    weight_divergence,
+)
+from nestling.training.widths import Draw, draw_cut, learned_orders
+
+LEAST_MASK = 1e-3
+"""Blocks whose relaxed mask is below this are not computed: see docs/orders.md for what that changes at most."""
+
+
+def bound_terms(
+    nested: Nested,
+    inputs: Any,  # noqa: ANN401
+    targets: Tensor,
+    recipe: Recipe,
+    likelihood: Likelihood,
+    scale: float,
+    generator: torch.Generator | None,
+) -> Terms:
+    """Estimate the bound on one batch, which is split into ``draws`` parts, each with widths and weights of its own.
+
+    The KL of the weights, times ``scale``, is that of the drawn cut (BN3's Phi2 in expectation, erratum E11), so that a
+    narrow step pays only for what it computes. Gradients reach the orders by ``estimator``; a part of the batch whose
+    widths no order gave (``explore``, ``sandwich``: see ``draw_cut``) has none for them.
+    """
+    divergence, order_weight, estimator = WEIGHT_KLS[recipe.weight_kl], recipe.order_weight, recipe.estimator
+    learned = learned_orders(nested)
+    num_parts = max(1, min(recipe.draws, len(targets) // 2))
+    parts = []
+    for x, y in _parts((inputs, targets), num_parts):
+        if estimator == "leave_one_out" or not learned:
+            shares = {"explore": recipe.explore, "coupled": recipe.coupled, "sandwich": recipe.sandwich}
+            parts.append(
+                _hard_part(nested, x, y, likelihood, divergence, draw_cut(nested, **shares, generator=generator))
+            )
+        else:
+            held, hard = order_weight is not None, estimator == "straight_through"
+            parts.append(_relaxed_part(nested, x, y, likelihood, divergence, generator, hard=hard, held=held))
+    nll, weight_term, log_prob = (torch.stack(column) for column in list(zip(*parts, strict=True))[:3])
+    weight_term = weight_term + gate_divergence(nested, nll[0])
+    order_term = order_divergence(nested, recipe.prior_keep) if learned else torch.zeros_like(nll[0])
+    losses = nll + scale * weight_term
+    expected = losses.mean()
+    if learned and estimator == "leave_one_out" and num_parts > 1:
+        seen = losses if order_weight is None else nll
+        expected = expected + leave_one_out(log_prob, seen) - seen.mean()
+    return Terms(
+        loss=expected + (scale if order_weight is None else order_weight) * order_term,
+        nll=nll.mean().detach(),
+        weight_kl=weight_term.mean().detach(),
+        order_kl=order_term.detach(),
+        cuts=tuple(part[3] for part in parts),
+    )
+
+
+_Result = tuple[Tensor, Tensor, Tensor, Cut]
+
+
+def _hard_part(
+    nested: Nested,
+    inputs: Any,  # noqa: ANN401
+    targets: Tensor,
+    model: Likelihood,
+    divergence: Divergence,
+    draw: Draw,
+) -> _Result:
+    """A part of the batch at a drawn cut, which alone is computed."""
+    cut, log_prob = draw
+    args, kwargs = as_call(inputs)
+    with nested.shared_at(cut):
+        nll = nll_of(model, nested(*args, **kwargs), targets)
+        chance = torch.zeros_like(nll) if log_prob is None else log_prob.to(nll)
+        return nll, weight_divergence(nested, cut, divergence).to(nll), chance, cut
+
+
+def _relaxed_part(
+    nested: Nested,
+    inputs: Any,  # noqa: ANN401
+    targets: Tensor,
+    model: Likelihood,
+    divergence: Divergence,
+    generator: torch.Generator | None,
+    *,
+    hard: bool,
+    held: bool,
+) -> _Result:
+    """A part of the batch under masks that gradients flow through, without the tail where they are below the least."""
+    masks, widths = {}, []
+    for name, order in nested.orders.items():
+        if not isinstance(order, Downhill):
+            given = f"an order of type {type(order).__name__} in {name}"
+            raise ArgumentError("estimator", given, "Downhill orders for relaxed masks", "Use leave_one_out.")
+        relaxed = order.rsample((), generator)
+        masks[name] = order.straight_through(relaxed) if hard else relaxed
+        widths.append((name, int(((relaxed >= LEAST_MASK) | (masks[name] >= LEAST_MASK)).sum())))
+    args, kwargs = as_call(inputs)
+    computed, cut = Cut(tuple(widths)), full_cut(nested.groups)
+    with nested.at(computed):
+        nll = nll_of(model, nested.run_masked(masks, *args, **kwargs), targets)
+    kept = {name: order.keep_probs() for name, order in nested.orders.items()}
+    kept = {name: own.detach() for name, own in kept.items()} if held else kept
+    return nll, weight_divergence(nested, cut, divergence, kept).to(nll), torch.zeros_like(nll), computed
+
+
+def _parts(pair: tuple[Any, Tensor], number: int) -> list[tuple[Any, Tensor]]:
+    """A batch in nearly equal parts; what is not a tensor goes with each of them."""
+    leaves, layout = pytree.tree_flatten(pair)
+    columns = [leaf.tensor_split(number) if isinstance(leaf, Tensor) else [leaf] * number for leaf in leaves]
+    return [pytree.tree_unflatten(list(row), layout) for row in zip(*columns, strict=True)]

@@ -1,0 +1,100 @@
+"""What every objective is made of: likelihood of a batch, divergences of weights and orders, and the record of both."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from nestling.distributions import (
+    BernoulliChain,
+    bn3_refitted_regulariser,
+    bn3_regulariser,
+    hierarchical_kl,
+    kl,
+    log_uniform_kl,
+    molchanov_kl,
+)
+from nestling.distributions.gates import gates_of
+from nestling.errors import ArgumentError
+from nestling.network import Cut, Nested
+from nestling.prediction.likelihoods import Likelihood
+from nestling.training.recipe import WeightKL
+
+Divergence = Callable[[Tensor], Tensor]
+WEIGHT_KLS: dict[WeightKL, Divergence] = {
+    "log_uniform": log_uniform_kl,
+    "molchanov": molchanov_kl,
+    "hierarchical": hierarchical_kl,
+    "bn3": bn3_regulariser,
+    "bn3_refitted": bn3_refitted_regulariser,
+}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The ``loss`` to minimise, and what it is made of: mean ``nll``, divergences in nats, and the cuts computed."""
+
+    loss: Tensor
+    nll: Tensor
+    weight_kl: Tensor
+    order_kl: Tensor
+    cuts: tuple[Cut, ...]
+
+
+def nll_of(model: Likelihood, output: Tensor, targets: Tensor) -> Tensor:
+    """The negative log-likelihood of targets that fit the output, in no less than single precision."""
+    model.check(output, targets)
+    return model.nll(output.to(torch.promote_types(output.dtype, torch.float32)), targets)
+
+
+def weight_divergence(
+    nested: Nested,
+    cut: Cut,
+    divergence: Divergence,
+    keep_probs: dict[str, Tensor] | None = None,
+) -> Tensor:
+    """The KL of the weights that a cut keeps, in nats; with keep probabilities, each weighed by those of its groups."""
+    if keep_probs is None:
+        return nested.weight_total(cut, divergence)
+    log_alphas = nested.log_alphas(cut)
+    if not log_alphas:
+        return torch.zeros(())
+    terms = divergence(torch.cat([own.reshape(-1) for own in log_alphas.values()]))
+    return terms @ torch.cat([nested.weight_shares(path, keep_probs).reshape(-1) for path in log_alphas])
+
+
+def gate_divergence(nested: Nested, like: Tensor) -> Tensor:
+    """The KL of all gates together, in nats."""
+    return sum((gate.kl().to(like) for gate in gates_of(nested).values()), torch.zeros_like(like))
+
+
+def order_divergence(nested: Nested, prior_keep: float) -> Tensor:
+    """Phi1 of BN3: the divergence of the orders from chains that keep each next block with the same probability."""
+    terms = [
+        kl(order, _prior(order.num_blocks, order.num_always, prior_keep, order.log_probs().device))
+        for order in nested.orders.values()
+    ]
+    return torch.stack(terms).sum()
+
+
+@cache
+def _prior(num_blocks: int, num_always: int, keep: float, device: torch.device) -> BernoulliChain:
+    return BernoulliChain(torch.full((num_blocks - num_always,), keep, device=device), num_always=num_always)
+
+
+def pair_of(batch: Sequence[Any]) -> tuple[Any, Tensor]:
+    """The inputs and targets of a batch; refuses what is not a pair of as many of one as of the other."""
+    if not (isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[1], Tensor)):
+        needed = "a pair (inputs, targets), the targets a tensor"
+        raise ArgumentError("batch", f"a {type(batch).__name__}", needed, "Let your loader give such pairs.")
+    inputs, targets = batch
+    tensors = [leaf for leaf in pytree.tree_leaves((inputs, targets)) if isinstance(leaf, Tensor)]
+    sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in tensors}
+    if len(tensors) < 2 or len(sizes) != 1 or not sizes.pop():
+        given = f"tensors of shapes {', '.join(str(tuple(leaf.shape)) for leaf in tensors)}"
+        raise ArgumentError("batch", given, "as many of one as of the other", "Check your loader.")
+    return inputs, targets
