@@ -19,6 +19,8 @@ from nestling.training.terms import weight_divergence
 
 BLOCKS = (1, 2, 8, 32, 128, 512)
 BATCH, NUM_EXAMPLES, STEPS = 128, 60_000, 30
+BOUND = nl.Recipe(objective="elbo", kappa=1.0, order_weight=None, explore=0.0, coupled=0.0)
+"""The evidence lower bound at widths that the orders draw."""
 WAYS = ("full", "drawn")
 
 
@@ -35,7 +37,7 @@ def steps_of(num_blocks: int, way: str) -> Callable[[], None]:
     def step() -> None:
         optimiser.zero_grad()
         if way == "drawn":
-            loss = elbo_terms(nested, (x, y), dataset_size=NUM_EXAMPLES, draws=1, generator=widths).loss
+            loss = elbo_terms(nested, (x, y), dataset_size=NUM_EXAMPLES, recipe=BOUND, generator=widths).loss
         else:
             with nested.shared_at(everything):
                 divergence = weight_divergence(nested, everything, log_uniform_kl)

@@ -23,6 +23,8 @@ from nestling.training.optimisers import AdamW
 from nestling.training.terms import weight_divergence
 
 BATCH, NUM_EXAMPLES = 64, 50_000
+BOUND = nl.Recipe(objective="elbo", kappa=1.0, order_weight=None, explore=0.0, coupled=0.0)
+"""The evidence lower bound at widths that the orders draw."""
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "plain, channels last": {"last": True},
@@ -66,9 +68,11 @@ def step_of(
         widths = torch.Generator().manual_seed(0)
         everything = full_cut(nested.groups)
 
+        recipe = BOUND.but(draws=draws)
+
         def loss() -> Tensor:
             if not full:
-                return elbo_terms(nested, (x, y), dataset_size=NUM_EXAMPLES, draws=draws, generator=widths).loss
+                return elbo_terms(nested, (x, y), dataset_size=NUM_EXAMPLES, recipe=recipe, generator=widths).loss
             with nested.shared_at(everything):
                 nll = F.cross_entropy(nested(x), y)
                 return nll + weight_divergence(nested, everything, log_uniform_kl) / NUM_EXAMPLES

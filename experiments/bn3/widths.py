@@ -52,15 +52,15 @@ PLAIN: dict[str, Any] = {"weights": None}
 METHODS = {
     "alone": Method(PLAIN | {"order": "full"}, {"cuts": (1.0,)}),
     "alone_bayesian": Method({"weights": "ivon", "order": "full"}, {"cuts": (1.0,)}),
-    "nested_plain": Method(PLAIN, epochs=1.33),
-    "nested_plain_uniform": Method(PLAIN | {"order": "uniform"}, epochs=1.33),
-    "nested": Method({"weights": "ivon"}, epochs=1.33),
-    "nested_log_uniform": Method({"weights": "gaussian"}, {"kappa": 0.001}, epochs=1.33),
+    "nested_plain": Method(PLAIN, epochs=1.2),
+    "nested_plain_uniform": Method(PLAIN | {"order": "uniform"}, epochs=1.2),
+    "nested": Method({"weights": "ivon"}, epochs=1.2),
+    "nested_log_uniform": Method({"weights": "gaussian"}, {"kappa": 0.001}, epochs=1.2),
     "fn3": Method(
         PLAIN | {"order": "uniform"}, DRAWN | {"coupled": 0.0, "sandwich": 0.0, "explore": 0.0, "draws": 1}, epochs=2.4
     ),
     "bn3_drawn": Method({"weights": "gaussian"}, DRAWN),
-    "us_net": Method(PLAIN, {"objective": "us_net"}, epochs=1.33),
+    "us_net": Method(PLAIN, {"objective": "us_net"}, epochs=1.2),
     "slimmable": Method(PLAIN, {"objective": "slimmable"}),
 }
 
@@ -102,7 +102,7 @@ def run(network: str, name: str, seed: int, epochs: int, width: float | None, pr
     row = {"network": network, "method": name, "seed": seed, "budget": epochs, "width": width, "precision": precision}
     row |= {"epochs": recipe.epochs, "seconds": round(seconds, 1), "rows": rows}
     if width is None:
-        row["orders"] = {group: round(float(own.expected_width()), 2) for group, own in nested.orders.items()}
+        row["orders"] = {group: round(float(own.expected_width().detach()), 2) for group, own in nested.orders.items()}
         row["searched"] = searched(nested, data, recipe, samples)
     return row
 

@@ -65,9 +65,10 @@ def nest(
     """Turn a network into one whose widths can be chosen later; the caller's module is left as it is.
 
     ``example`` is what the network is called with: a tensor, a tuple of arguments, or a dictionary of keyword
-    arguments. ``weights="gaussian"`` replaces linear and convolution layers by variational ones, which draw their
-    weights as ``sampling`` says (a network that must run as a graph, such as a transformer: one draw for the whole
-    batch); None keeps them plain.
+    arguments. ``weights="gaussian"`` and ``"ivon"`` replace linear and convolution layers by variational ones, whose
+    noise learns by gradients under a log-uniform prior, or by natural gradients under a normal one; None keeps them
+    plain. ``sampling`` says how weights are drawn, by default "local" and "shared" (a network that must run as a
+    graph, such as a transformer: always one draw for the whole batch).
 
     ``kinds`` and ``where`` say what may be cut (``"inner"``: only axes that stay inside a block; ``"all"``: residual
     streams too), ``exclude`` names modules or tensors to leave alone, ``only`` the groups to cut. By default all
