@@ -14,6 +14,7 @@ import nestling as nl
 from nestling.distributions.weights import MultiplicativeGaussian
 from nestling.network.cut import full_cut, make_cut
 from nestling.network.layers import VariationalConv2d, VariationalLayer, carrying_moments
+from nestling.network.layers.stochastic import Mode
 from nestling.network.moments import Carrying, Direction, Moments, carrying
 from nestling.network.moments.sources import variance_along
 from nestling.prediction.likelihoods import Categorical
@@ -533,7 +534,7 @@ def test_one_pass_is_close_to_many_draws_at_any_cut(name, cut):
     spread = drawn.samples.std(0)
     assert ((found.probs - drawn.probs).abs() < 0.02 + spread).all()
     assert 0.6 < float(found.samples.std(0).mean() / spread.mean()) < 1.5
-    assert not any(part.carries or part.evenly for part in nested.modules() if isinstance(part, VariationalLayer))
+    assert all(part.mode == Mode() for part in nested.modules() if isinstance(part, VariationalLayer))
 
 
 class Positions(nn.Module):
@@ -717,5 +718,5 @@ def test_the_block_ends_after_an_error():
     nested = with_noise(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(2, 4))
     with pytest.raises(RuntimeError, match="stop"), carrying_moments(nested, 3, 2), carrying(Carrying(5)):
         raise RuntimeError("stop")
-    assert not any(part.carries or part.evenly for part in nested.modules() if isinstance(part, VariationalLayer))
+    assert all(part.mode == Mode() for part in nested.modules() if isinstance(part, VariationalLayer))
     assert math.isfinite(float(nested(torch.randn(2, 4)).sum().detach()))

@@ -9,6 +9,7 @@ from torch import nn
 
 import nestling as nl
 from nestling.network.layers import VariationalLayer
+from nestling.network.layers.stochastic import Mode
 from nestling.prediction import predict
 
 
@@ -202,7 +203,7 @@ def test_modes_noise_and_statistics_are_as_before(x):
     assert torch.equal(first, second)
     assert network.training
     assert not network.module[3].training
-    assert all(part.noisy is None for part in network.modules() if isinstance(part, VariationalLayer))
+    assert all(part.mode == Mode() for part in network.modules() if isinstance(part, VariationalLayer))
     assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
 
 
@@ -387,7 +388,7 @@ def test_fast_draws_one_weight_for_a_large_batch_and_leaves_the_network_as_it_wa
     x = torch.randn(20, 4)
     assert counted(lambda: predict(network, x, samples=6), "aten::square") == 12
     assert counted(lambda: predict(network, x, samples=6, by="fast_draws"), "aten::square") == 0
-    assert {part.sampling for part in network.modules() if isinstance(part, VariationalLayer)} == {"local"}
+    assert {part.drawn_as for part in network.modules() if isinstance(part, VariationalLayer)} == {"local"}
     found = predict(network, x[:1].expand(20, 4), samples=6, by="fast_draws", keep_samples=True).samples
     assert (found[:, 0] - found[:, 7]).abs().max() < 1e-6
 

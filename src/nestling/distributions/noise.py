@@ -1,7 +1,9 @@
 """Standard noise in the shape, dtype and device of a tensor, from a generator on any device or torch's own state."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 
 import torch
@@ -15,10 +17,27 @@ _MANY = 2**15
 _LOOKED_UP = (torch.float32, torch.float16, torch.bfloat16)
 _PIECE = 2**18
 """Normal numbers that are looked up at a time."""
+_stream: ContextVar[torch.Generator | None] = ContextVar("stream", default=None)
+
+
+@contextmanager
+def drawn_from(generator: torch.Generator) -> Iterator[None]:
+    """Draw all noise of this thread or task inside the block from a generator, where no other one is named."""
+    token = _stream.set(generator)
+    try:
+        yield
+    finally:
+        _stream.reset(token)
+
+
+def stream() -> torch.Generator | None:
+    """The generator that noise is drawn from now; None is torch's own random state."""
+    return _stream.get()
 
 
 def exponential_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Exp(1) noise, never exactly zero, so that its logarithm is finite."""
+    generator = generator or stream()
     noise = torch.empty(like.shape, dtype=like.dtype, device=_device(like, generator)).exponential_(generator=generator)
     return noise.clamp_min_(torch.finfo(like.dtype).tiny).to(like.device)
 
@@ -33,6 +52,7 @@ def logistic_noise(like: Tensor, generator: torch.Generator | None = None) -> Te
 
     A zero counts as half the next number. Exponential noise would reach further into the tails, at six times the cost.
     """
+    generator = generator or stream()
     drawn = torch.promote_types(like.dtype, torch.float32)
     noise = torch.rand(like.shape, dtype=drawn, device=_device(like, generator), generator=generator)
     return noise.clamp_min_(torch.finfo(drawn).eps / 4).logit_().to(like)
@@ -40,6 +60,7 @@ def logistic_noise(like: Tensor, generator: torch.Generator | None = None) -> Te
 
 def normal_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Standard normal noise, its axes in memory in the order of the tensor's: channels that come last do so in both."""
+    generator = generator or stream()
     axes = axes_in_memory(like)
     shape = [like.shape[axis] for axis in axes]
     device = _device(like, generator)
@@ -52,13 +73,16 @@ def normal_noise(like: Tensor, generator: torch.Generator | None = None) -> Tens
 
 def uniform_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Uniform noise on [0, 1)."""
+    generator = generator or stream()
     noise = torch.rand(like.shape, dtype=like.dtype, device=_device(like, generator), generator=generator)
     return noise.to(like.device)
 
 
 def random_signs(like: Tensor) -> Tensor:
     """Plus or minus one, as likely."""
-    return torch.randint(0, 2, like.shape, device=like.device).to(like.dtype).mul_(2).sub_(1)
+    generator = stream()
+    signs = torch.randint(0, 2, like.shape, device=_device(like, generator), generator=generator)
+    return signs.to(like).mul_(2).sub_(1)
 
 
 def _looked_up(shape: Sequence[int], generator: torch.Generator | None) -> Tensor:

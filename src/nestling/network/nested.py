@@ -1,8 +1,10 @@
 """A network whose widths can be chosen while it runs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +19,14 @@ from nestling.network.group import Groups
 from nestling.network.layers import VariationalLayer, drawing, mean_name, plain_name
 from nestling.network.modes import in_mode
 from nestling.network.private import PrivateNorms
-from nestling.network.runner import REMEMBERED_CUTS, Runner
+from nestling.network.runner import REMEMBERED_CUTS, Bound, Runner
 from nestling.network.slicing import Scaler, Slicer
 from nestling.writes import write_state
 
 KEPT_BLOCKS = 4
 """How many cuts' smaller tensors are kept, so that going back and forth between cuts costs nothing."""
+_KEEPING = threading.Lock()
+"""Held while a network looks up what it keeps of its cuts."""
 
 
 class Nested(nn.Module):
@@ -30,6 +34,8 @@ class Nested(nn.Module):
 
     In train mode each call draws a width for every group, remembered in ``drawn``, and computes only that part of the
     network; in eval mode it runs at the current cut, which is the whole network unless ``at`` says otherwise.
+    The current cut belongs to a thread or asyncio task, and in eval mode a call writes nothing on the network: any
+    number of them may use one network at once, each at its own cut. Train mode is for one thread.
     ``statistics`` are those of batch norms, by cut; ``made_with`` the options of ``nest``, or None if they hold code.
     """
 
@@ -58,11 +64,9 @@ class Nested(nn.Module):
         self._slicer = Slicer(groups, {name: tensor.shape for name, tensor in self.tensors().items()})
         self._scaler = Scaler(groups, self.tensors())
         self.quantised = Quantised(groups, self.tensors(), bits or Bits())
-        self._slices: tuple[Cut, dict[str, Tensor]] | None = None
         self.private = PrivateNorms(module, [make_cut(groups, own) for own in private], self.sliced_at)
         self._layers = {path: part for path, part in module.named_modules() if isinstance(part, VariationalLayer)}
         self.drawn: Cut | None = None
-        self._block: _Block | None = None
         self._blocks: dict[Cut, _Block] = {}
         self._cuts: dict[object, Cut] = {}
 
@@ -74,7 +78,8 @@ class Nested(nn.Module):
     @property
     def cut(self) -> Cut:
         """The cut that eval mode runs at."""
-        return self._block.cut if self._block is not None else full_cut(self.groups)
+        now = _running.get().get(self)
+        return now.block.cut if now is not None else full_cut(self.groups)
 
     @contextmanager
     def at(self, cut: float | Mapping[str, int] | Cut) -> Iterator["Nested"]:
@@ -83,21 +88,23 @@ class Nested(nn.Module):
         Without gradients the smaller tensors of the last few cuts are kept, laid out densely, until a tensor of the
         network is written to (but through ``.data``) or the network is put in train or eval mode.
         """
-        before, self._block = self._block, self._block_at(self._checked(cut))
-        try:
+        with self._running(_Now(self._block_at(self._checked(cut)))):
             yield self
-        finally:
-            self._block = before
 
     @contextmanager
     def shared_at(self, cut: float | Mapping[str, int] | Cut) -> Iterator["Nested"]:
         """Run at a cut inside the block, where all that is computed shares its slices, and so one backward pass."""
-        with self.at(cut):
-            before, self._slices = self._slices, (self.cut, self.sliced_at(self.cut))
-            try:
-                yield self
-            finally:
-                self._slices = before
+        block = self._block_at(self._checked(cut))
+        with self._running(_Now(block, self.sliced_at(block.cut))):
+            yield self
+
+    @contextmanager
+    def _running(self, now: "_Now") -> Iterator[None]:
+        token = _running.set({**_running.get(), self: now})
+        try:
+            yield
+        finally:
+            _running.reset(token)
 
     @contextmanager
     def drawing(self) -> Iterator["Nested"]:
@@ -125,20 +132,31 @@ class Nested(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Run at the current cut; in train mode, unless inside ``at``, at a cut that is drawn anew."""
-        if self._block is not None and not self.training and not torch.is_grad_enabled():
-            return self.run(self._block.cut, self._block.dense(self), *args, **kwargs)
+        if not self.training:
+            return self._ready()(*args, **kwargs)
         cut = self.cut
-        if self.training and self._block is None:
+        if self not in _running.get():
             cut = self.drawn = self.sample_cut()
         smaller = self.tensors_at(cut)
         result = self.run(cut, smaller, *args, **kwargs)
-        if self.training:
-            self._slicer.give_back(self.tensors(), smaller, cut)
+        self._slicer.give_back(self.tensors(), smaller, cut)
         return result
+
+    def _ready(self) -> Bound:
+        """The network at the current cut, kept for the next call unless gradients go back to its tensors."""
+        now = _running.get().get(self)
+        block = now.block if now is not None else self._block_at(self._checked(1.0))
+        return self.bound(block.cut, self.tensors_at(block.cut)) if torch.is_grad_enabled() else block.ready(self)
 
     def run(self, cut: Cut, smaller: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Run at a cut with the given tensors in place of the network's own of the same names."""
-        return self._runner.run(cut, smaller, args, kwargs)
+        if self.training:
+            return self._runner.run(cut, smaller, args, kwargs)
+        return self.bound(cut, smaller)(*args, **kwargs)
+
+    def bound(self, cut: Cut, smaller: Mapping[str, Tensor], norms: Collection[str] = ()) -> Bound:
+        """The network at a cut with the given tensors, to be called; ``norms`` are batch norms in train mode."""
+        return self._runner.bound(cut, smaller, norms)
 
     def run_masked(self, masks: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Run with each block of a group scaled, where it is read, by its entry in the mask (K,).
@@ -227,10 +245,11 @@ class Nested(nn.Module):
 
     def _block_at(self, cut: Cut) -> "_Block":
         """The block of a cut, an old one if it was among the last few."""
-        block = self._blocks.pop(cut, None) or _Block(cut)
-        self._blocks[cut] = block
-        if len(self._blocks) > KEPT_BLOCKS:
-            del self._blocks[next(iter(self._blocks))]
+        with _KEEPING:
+            block = self._blocks.pop(cut, None) or _Block(cut)
+            self._blocks[cut] = block
+            if len(self._blocks) > KEPT_BLOCKS:
+                del self._blocks[next(iter(self._blocks))]
         return block
 
     def _checked(self, cut: float | Mapping[str, int] | Cut) -> Cut:
@@ -247,12 +266,13 @@ class Nested(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters and buffers of the module, each once."""
-        return self._runner.holders.tensors()
+        return self._runner.tensors()
 
     def sliced_at(self, cut: Cut) -> dict[str, Tensor]:
         """The part of each tensor that a cut keeps, as it is stored: what sizes follow from."""
-        if self._slices is not None and self._slices[0] == cut:
-            return self._slices[1]
+        now = _running.get().get(self)
+        if now is not None and now.slices is not None and now.block.cut == cut:
+            return now.slices
         return self._slicer.cut(self.tensors(), cut)
 
     def levels_at(self, cut: Cut) -> dict[str, Levels]:
@@ -278,24 +298,35 @@ class Nested(nn.Module):
 
 
 class _Block:
-    """A cut inside ``with nested.at(...)``, with the smaller tensors that were worked out for it."""
+    """A cut inside ``with nested.at(...)``, with the network that was made ready for it."""
 
     def __init__(self, cut: Cut) -> None:
         self.cut = cut
-        self._smaller: dict[str, Tensor] = {}
-        self._seen: object = None
-        self._statistics: object = None
+        self._last: tuple[object, object, Bound] | None = None
 
-    def dense(self, nested: Nested) -> dict[str, Tensor]:
-        """The smaller tensors, worked out anew if a tensor has changed."""
+    def ready(self, nested: Nested) -> Bound:
+        """The network at the cut, made anew if a tensor or an attribute of it has changed."""
         tensors, statistics = nested.tensors(), nested.statistics.get(self.cut)
         watched = [*tensors.values(), *nested.quantised.parameters(), *nested.private.parameters()]
         watched += nested._orders.parameters() if nested.rescale else ()
         state = write_state(watched)
-        seen = nested.rescale, state
-        if state is None or seen != self._seen or statistics is not self._statistics:
-            smaller = nested.tensors_at(self.cut)
-            own = {name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter)}
-            self._smaller = {name: t.contiguous() if name in own else t for name, t in smaller.items()}
-            self._seen, self._statistics = seen, statistics
-        return self._smaller
+        seen, last = (nested.rescale, state), self._last
+        if state is not None and last is not None and last[0] == seen and last[1] is statistics and last[2].is_fresh():
+            return last[2]
+        own = {name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter)}
+        smaller = nested.tensors_at(self.cut)
+        dense = {name: t.contiguous() if name in own else t for name, t in smaller.items()}
+        bound = nested.bound(self.cut, dense)
+        self._last = seen, statistics, bound
+        return bound
+
+
+class _Now(NamedTuple):
+    """What a network runs at: a cut, and the slices that all that is computed shares."""
+
+    block: _Block
+    slices: dict[str, Tensor] | None = None
+
+
+_running: ContextVar[Mapping[Nested, _Now]] = ContextVar("running", default={})  # noqa: B039  # never written to
+"""The networks that are inside ``at`` in this thread or task."""

@@ -38,8 +38,6 @@ def recalibrate(
     totals: dict[str, Tensor] = {}
     count = 0
     with torch.no_grad(), in_mode(nested, training=False):
-        for norm in norms.values():
-            norm.training = True
         for number, batch in enumerate(islice(loader, num_batches)):
             count += 1
             if number % processes.count == processes.rank:
@@ -76,5 +74,5 @@ def _batch_statistics(nested: Nested, cut: Cut, norms: Mapping[str, nn.Module], 
     inputs = batch[0] if isinstance(batch, tuple | list) else batch
     device = next((tensor.device for tensor in fresh.values()), None)
     args, kwargs = as_call(pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), inputs))
-    nested.run(cut, smaller | fresh, *args, **kwargs)
+    nested.bound(cut, smaller | fresh, norms)(*args, **kwargs)
     return {name: value / weight[name] for name, value in fresh.items() if value.is_floating_point()}

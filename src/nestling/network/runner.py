@@ -1,11 +1,12 @@
 """Runs a network at a cut: smaller tensors in its hands, and the sizes it keeps beside them, for the time of a call."""
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor, fx, nn
@@ -19,10 +20,23 @@ from nestling.network.group import Groups
 from nestling.network.layers import VariationalLayer, make_plain
 from nestling.network.tensors import Holders
 from nestling.network.trace import Trace
+from nestling.network.twin import Twin, is_separable
 
 Attributes = list[tuple[nn.Module, str, Any]]
 REMEMBERED_CUTS = 1024
 """How many cuts' sizes are kept before they are worked out again."""
+_ONE_AT_A_TIME = threading.RLock()
+"""Held by calls of networks of which no twin can be made: these run on the module itself."""
+
+
+class Bound(Protocol):
+    """A network at a cut, with its tensors in its hands: any number of threads may call it."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Run the network."""
+
+    def is_fresh(self) -> bool:
+        """Whether the module's attributes, its modes among them, are still those it was made with."""
 
 
 class Runner(ABC):
@@ -43,7 +57,23 @@ class Runner(ABC):
 
     @abstractmethod
     def run(self, cut: Cut, smaller: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-        """Run the network at a cut, given the tensors that the cut makes smaller."""
+        """Run the module itself at a cut, given the tensors that the cut makes smaller: for one thread, in training."""
+
+    @abstractmethod
+    def bound(self, cut: Cut, smaller: Mapping[str, Tensor], norms: Collection[str] = ()) -> Bound:
+        """The network at a cut, given the tensors that the cut makes smaller; nothing is written on the module.
+
+        ``norms`` are paths of batch norms that are to be in train mode.
+        """
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters and buffers of the module, each once."""
+        return self.holders.tensors()
+
+    def _twin(self, smaller: Mapping[str, Tensor]) -> Twin:
+        """A twin of the module with smaller tensors."""
+        own = self.holders.tensors()
+        return Twin(self.module, {id(own[name]): tensor for name, tensor in smaller.items()})
 
     @abstractmethod
     def extracted(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
@@ -64,16 +94,40 @@ class ModuleRunner(Runner):
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
         self._known: dict[Cut, Attributes] = {}
+        self._separable: bool | None = None
 
     def run(self, cut: Cut, smaller: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         """Run the module's code on the smaller tensors."""
-        if len(self._known) >= REMEMBERED_CUTS:
-            self._known.clear()
-        if cut not in self._known:
-            changed = [(m, name, value) for m, name, value in _layer_sizes(self.holders, smaller) if matters(name)]
-            self._known[cut] = [(m, name, value) for m, name, value in changed if getattr(m, name) != value]
-        with self.holders.replaced(smaller), _attributes(self._known[cut]):
+        with self.holders.replaced(smaller), _attributes(self._changed(cut, smaller)):
             return self.module(*args, **kwargs)
+
+    def bound(self, cut: Cut, smaller: Mapping[str, Tensor], norms: Collection[str] = ()) -> Bound:
+        """A twin of the module; where none can be made, the module itself, for one thread at a time."""
+        if self._separable is None:
+            self._separable = is_separable(self.module)
+        if not self._separable:
+            return _InTurn(self, cut, smaller, norms)
+        twin = self._twin(smaller)
+        for module, name, value in self._changed(cut, smaller):
+            setattr(twin.part(module), name, value)
+        for path in norms:
+            twin.part(self.module.get_submodule(path)).training = True
+        return twin
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The module's own, which are in its hands between the calls of a network that runs in turn."""
+        with _ONE_AT_A_TIME if self._separable is False else nullcontext():
+            return self.holders.tensors()
+
+    def _changed(self, cut: Cut, smaller: Mapping[str, Tensor]) -> Attributes:
+        """The sizes that layers compute with, where a cut changes them."""
+        known = self._known.get(cut)
+        if known is None:
+            if len(self._known) >= REMEMBERED_CUTS:
+                self._known.clear()
+            sizes = [(m, name, value) for m, name, value in _layer_sizes(self.holders, smaller) if matters(name)]
+            known = self._known[cut] = [(m, name, value) for m, name, value in sizes if getattr(m, name) != value]
+        return known
 
     def extracted(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
         """A copy of the module, each of its layers plain and with the sizes it now has."""
@@ -110,24 +164,25 @@ class GraphRunner(Runner):
         self._state = dict(module.state_dict(keep_vars=True))
         self._alive = _Alive(found, groups)
         self._programs: dict[frozenset[str], _Program] = {}
-        self._known: dict[Cut, tuple[_Program, Attributes]] = {}
+        self._known: dict[Cut, tuple[_Program, list[tuple[str, int]]]] = {}
 
     def run(self, cut: Cut, smaller: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         """Run the graph on the smaller tensors, with the sizes that go with them."""
-        if len(self._known) >= REMEMBERED_CUTS:
-            self._known.clear()
-        if cut not in self._known:
+        return self.bound(cut, smaller)(*args, **kwargs)
+
+    def bound(self, cut: Cut, smaller: Mapping[str, Tensor], norms: Collection[str] = ()) -> Bound:
+        """The graph with the sizes of the cut, whose tensors are those of a twin of the module, drawn at each call."""
+        known = self._known.get(cut)
+        if known is None:
+            if len(self._known) >= REMEMBERED_CUTS:
+                self._known.clear()
             program = self._program(cut)
-            self._known[cut] = program, [(program.module, *size) for size in self._sizes(program, cut)]
-        program, sizes = self._known[cut]
-        program.module.training = self.module.training
-        setattr(program.module, RECALIBRATING, any(norm.training for norm in self._norms.values()))
-        for path, flag in program.norms.items():
-            setattr(program.module, flag, self._norms[path].training)
-        with self.holders.replaced(smaller):
-            tensors = {name: _drawn(self.module, name) for name in program.names}
-        with program.holders.replaced(tensors), _attributes(sizes):
-            return program.module(*args, **kwargs)
+            known = self._known[cut] = program, self._sizes(program, cut)
+        program, sizes = known
+        training = {path for path, norm in self._norms.items() if norm.training} | set(norms)
+        flags: dict[str, bool] = {flag: path in training for path, flag in program.norms.items()}
+        attributes = dict(sizes) | flags | {RECALIBRATING: bool(training), "training": self.module.training}
+        return _BoundGraph(program, attributes, self._twin(smaller))
 
     def extracted(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
         """A copy of the graph's module, which has the names of the original's tensors and the sizes of the cut."""
@@ -137,8 +192,8 @@ class GraphRunner(Runner):
         program = self._program(cut)
         copy = deepcopy(program.module)
         copy._non_persistent_buffers_set |= program.module._non_persistent_buffers_set  # which fx forgets
-        with self.holders.replaced(smaller):
-            Holders(copy).put({name: _mean(self.module, name) for name in program.names})
+        module = self._twin(smaller).module
+        Holders(copy).put({name: _mean(module, name) for name in program.names})
         flags = [(flag, True) for flag in program.norms.values()]
         for name, value in [*self._sizes(program, cut), *flags, (RECALIBRATING, False)]:
             setattr(copy, name, value)
@@ -201,6 +256,50 @@ class _Program:
     names: list[str]
     sizes: list[BakedSize]
     norms: dict[str, str]
+
+
+class _BoundGraph:
+    """A program with the attributes of a cut; its tensors are drawn where a layer of the twin draws its weight."""
+
+    def __init__(self, program: _Program, attributes: Mapping[str, object], layers: Twin) -> None:
+        self._program, self._attributes, self._layers = program, attributes, layers
+        self._last: tuple[list[Tensor], Twin] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        tensors = [_drawn(self._layers.module, name) for name in self._program.names]
+        last = self._last
+        if last is None or not all(a is b for a, b in zip(tensors, last[0], strict=True)):
+            own = self._program.holders.tensors()
+            twin = Twin(
+                self._program.module,
+                {id(own[name]): tensor for name, tensor in zip(self._program.names, tensors, strict=True)},
+            )
+            vars(twin.module).update(self._attributes)
+            last = self._last = tensors, twin
+        return last[1](*args, **kwargs)
+
+    def is_fresh(self) -> bool:
+        """Whether the module's attributes are still those it was made with."""
+        return self._layers.is_fresh()
+
+
+@dataclass(frozen=True)
+class _InTurn:
+    """A network of which no twin can be made, since some object of its own leads to it: threads run it in turn."""
+
+    runner: Runner
+    cut: Cut
+    smaller: Mapping[str, Tensor]
+    norms: Collection[str]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        training: Attributes = [(self.runner.module.get_submodule(path), "training", True) for path in self.norms]
+        with _ONE_AT_A_TIME, _attributes(training):
+            return self.runner.run(self.cut, self.smaller, args, kwargs)
+
+    def is_fresh(self) -> bool:
+        """Always: it has no copies of anything."""
+        return True
 
 
 class _Alive:

@@ -9,7 +9,7 @@ from nestling.arguments import count
 from nestling.errors import ArgumentError, DtypeError
 from nestling.prediction.calibration import Calibration
 from nestling.prediction.likelihoods import Likelihood, likelihood_named
-from nestling.prediction.passes import By, CutLike, passes
+from nestling.prediction.passes import By, CutLike, passes, random_state_kept
 from nestling.prediction.predictions import NO_THRESHOLDS
 from nestling.prediction.scores import Scores
 from nestling.processes import ALONE, Processes, current
@@ -109,7 +109,7 @@ def _scores(
     """The scores at one cut."""
     temperature = 1.0 if calibration is None else calibration.temperature
     tally = chosen.tally(num_bins, temperature, NO_THRESHOLDS if calibration is None else calibration.thresholds)
-    with passes(model, cut, samples, seed, chosen, by) as run:
+    with random_state_kept(seed), passes(model, cut, samples, seed, chosen, by) as run:
         if calibration is not None:
             calibration.check(chosen.name, run.cut)
         for number, (x, target) in processes.share(enumerate(pairs(loader))):

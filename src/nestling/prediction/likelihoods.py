@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from nestling.arguments import floating_tensor, positive_number, real_tensor, whole_tensor
-from nestling.distributions.noise import random_signs
+from nestling.distributions.noise import random_signs, stream
 from nestling.errors import ArgumentError, RangeError, ShapeError
 from nestling.network.moments import Direction
 from nestling.prediction.predictions import (
@@ -286,7 +286,9 @@ def _rows(outputs: Tensor, target: Tensor, num_outputs: int, limit: int) -> tupl
     elements = target.reshape(batch, -1, positions.shape[2])
     chosen = torch.arange(elements.numel())
     if elements[0].numel() > limit:
-        chosen = torch.randperm(elements.numel())[: limit * batch]
+        generator = stream()
+        device = torch.device("cpu") if generator is None else generator.device
+        chosen = torch.randperm(elements.numel(), generator=generator, device=device)[: limit * batch].cpu()
     return by_position[:, positions.expand_as(elements).reshape(-1)[chosen]], elements.reshape(-1)[chosen]
 
 

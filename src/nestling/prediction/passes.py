@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from nestling.arguments import real_tensor
+from nestling.distributions.noise import drawn_from, stream
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.network.cut import Cut
 from nestling.network.layers import Sampling, Stochastic, VariationalLayer, carrying_moments, drawing, sampled_as
@@ -19,7 +20,7 @@ from nestling.network.nest import as_call
 from nestling.network.nested import Nested
 from nestling.network.reuse import Reuse
 from nestling.prediction.likelihoods import Likelihood
-from nestling.seeding import Purpose, reseed
+from nestling.seeding import Purpose, mixed
 
 CutLike = float | Mapping[str, int] | Cut
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -41,7 +42,10 @@ def passes(
     likelihood: Likelihood,
     by: By = "draws",
 ) -> Iterator["Passes"]:
-    """Run a network inside the block; ``seed`` makes it reproducible and leaves torch's random state as it was."""
+    """Run a network inside the block.
+
+    ``seed`` makes what is drawn reproducible: it comes from a generator of the block's own, in any number of threads.
+    """
     _check_samples(samples)
     _check_model(model, cut)
     if by not in get_args(By):
@@ -49,7 +53,7 @@ def passes(
     draws = samples > 0 and any(isinstance(part, Stochastic) for part in model.modules())
     # Tensors of torch.inference_mode do not say whether they were written to, which what is kept between passes needs.
     with (
-        _kept(seed),
+        nullcontext() if seed is None else drawn_from(_generator_for(model, seed)),
         torch.inference_mode(False),
         torch.no_grad(),
         in_mode(model, training=False),
@@ -83,9 +87,9 @@ class Passes:
         With a seed the draws follow from it and the number, whatever ran before; ``foreign`` ones have their own.
         """
         args, kwargs = self._on_device(as_call(x))
-        if self.seed is not None:
-            device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
-            reseed(device, Purpose.PREDICTION, self.seed, int(foreign), number)
+        generator = stream()
+        if self.seed is not None and generator is not None:
+            generator.manual_seed(mixed(Purpose.PREDICTION, self.seed, int(foreign), number))
         size = _batch_size(args, kwargs)
         if self.num_draws == 0:
             return _checked(self.model(*args, **kwargs), number).unsqueeze(0)
@@ -165,7 +169,7 @@ def _is_for_inference(model: nn.Module) -> bool:
 def _draws_apart(model: nn.Module) -> bool:
     """Whether the examples of a batch have draws of their own, so that they may as well be copies of one."""
     layers = [part for part in model.modules() if isinstance(part, VariationalLayer)]
-    return draws_by_layers(model) and all(part.sampling != "shared" for part in layers)
+    return draws_by_layers(model) and all(part.drawn_as != "shared" for part in layers)
 
 
 def _has_graph(model: nn.Module) -> bool:
@@ -211,15 +215,17 @@ def _checked(output: Any, number: int) -> Tensor:  # noqa: ANN401
 
 
 @contextmanager
-def _kept(seed: int | None) -> Iterator[None]:
-    """Leave torch's random state as it was, where there is a seed to draw from instead."""
-    if seed is None:
+def random_state_kept(seed: int | None) -> Iterator[None]:
+    """Leave torch's own random state as it was, where a seed is given: a loader that shuffles draws from it."""
+    with nullcontext() if seed is None else torch.random.fork_rng(range(torch.cuda.device_count())):
         yield
-        return
+
+
+def _generator_for(model: nn.Module, seed: int) -> torch.Generator:
+    """A generator where the network is."""
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise RangeError("seed", repr(seed), "a whole number of at least 0, or None", "Pass an int.")
-    with torch.random.fork_rng(range(torch.cuda.device_count())):
-        yield
+    return torch.Generator(next((own.device for own in model.parameters()), torch.device("cpu")))
 
 
 def _check_samples(samples: int) -> None:

@@ -1,7 +1,8 @@
 """A network whose units are gated where they are read, so that a unit that is dropped is never read."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import deepcopy
 from typing import Any
 
@@ -68,8 +69,6 @@ class Gates(Stochastic):
         self.sites = tuple(sites)
         self.threshold = threshold
         self._gates = nn.ModuleList(gates)
-        self._now: dict[int, Tensor] = {}
-        self._see: Callable[[str, Tensor], object] | None = None
         for number, site in enumerate(sites):
             self.register_buffer(f"alive_{number}", torch.ones(site.size, dtype=torch.bool))
 
@@ -90,23 +89,26 @@ class Gates(Stochastic):
     @contextmanager
     def watch(self, see: Callable[[str, Tensor], object]) -> Iterator[None]:
         """Show the multipliers of every site, with its name, to ``see`` inside the block."""
-        self._see = see
+        token = _watching.set({**_watching.get(), self: see})
         try:
             yield
         finally:
-            self._see = None
+            _watching.reset(token)
 
     def begin(self) -> None:
         """Forget the draws of the last forward pass."""
-        self._now.clear()
+        _drawn.set({gates: own for gates, own in _drawn.get().items() if gates is not self})
 
     def multiplied(self, number: int, reader: Reader, x: Tensor) -> Tensor:
         """An input of a reader with the units of a site multiplied by their gate."""
-        if number not in self._now:
-            self._now[number] = self._multipliers(number, unit_features(reader, x))
-            if self._see is not None:
-                self._see(self.sites[number].name, self._now[number])
-        return scaled(reader, x, self._now[number])
+        drawn = _drawn.get().get(self, {})
+        if number not in drawn:
+            drawn = {**drawn, number: self._multipliers(number, unit_features(reader, x))}
+            _drawn.set({**_drawn.get(), self: drawn})
+            see = _watching.get().get(self)
+            if see is not None:
+                see(self.sites[number].name, drawn[number])
+        return scaled(reader, x, drawn[number])
 
     def _multipliers(self, number: int, features: Tensor) -> Tensor:
         gate = self._gates[number]
@@ -115,6 +117,11 @@ class Gates(Stochastic):
             return gate.sample(features)
         multipliers = gate.sample(features) if self.draws else gate.expectation(features)
         return multipliers * kept_for(gate, features, self.threshold) * self.get_buffer(f"alive_{number}")
+
+
+_drawn: ContextVar[Mapping[Gates, Mapping[int, Tensor]]] = ContextVar("drawn", default={})  # noqa: B039  # never written to
+"""What was drawn in the forward pass that runs now in this thread or task, by the number of the site."""
+_watching: ContextVar[Mapping[Gates, Callable[[str, Tensor], object]]] = ContextVar("watching", default={})  # noqa: B039
 
 
 class FoldedGates(Gates):

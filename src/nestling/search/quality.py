@@ -75,8 +75,6 @@ class Judge:
         sums = torch.zeros(len(share), 3, dtype=torch.float64)
         if share:
             with torch.no_grad(), in_mode(self.nested, training=False):
-                for norm in self._norms.values():
-                    norm.training = True
                 known: dict[Any, Tensor] = {}
                 tensors = [self._tensors(cut, known) for cut in share]
                 for inputs, target in self._batches:
@@ -100,7 +98,7 @@ class Judge:
             memo.place(self._depths(own))
             memo.keep = _agreeing(cut, cuts[number + 1]) if number + 1 < len(cuts) else 0
             with memo if self.reuse else nullcontext():
-                output = self.nested.run(cut, own, *args, **kwargs)
+                output = self.nested.bound(cut, own, self._norms)(*args, **kwargs)
             self.likelihood.check(output, target)
             for column, values in enumerate((self.likelihood.score, self.likelihood.log_prob)):
                 sums[number, column] = float(values(output.float(), target).double().sum())

@@ -23,6 +23,10 @@ PullBack = Callable[[Tensor], tuple[Tensor | None, Tensor]]
 """The gradients in mean and scale, from the gradient in what follows from them."""
 
 
+class Worked(dict[str, tuple[Tensor, Tensor, State, object, Tensor]]):
+    """What was worked out from the parameters of one posterior: a twin of it, with other parameters, has its own."""
+
+
 class WeightPosterior(nn.Module, ABC):
     """A Gaussian over each weight with mean theta and variance alpha theta^2."""
 
@@ -40,7 +44,7 @@ class WeightPosterior(nn.Module, ABC):
         hold(self, "mean", mean)
         hold(self, scale_name, scale)
         self.scale_name = scale_name
-        self._known: dict[str, tuple[Tensor, Tensor, State, object, Tensor]] = {}
+        self._known = Worked()
 
     @property
     def scale(self) -> Tensor:

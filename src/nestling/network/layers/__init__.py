@@ -9,18 +9,16 @@ from nestling.network.layers.convolution import (
     VariationalConvTranspose2d,
     VariationalConvTranspose3d,
 )
-from nestling.network.layers.layer import (
+from nestling.network.layers.layer import VariationalLayer, mean_name, plain_name
+from nestling.network.layers.linear import VariationalLinear
+from nestling.network.layers.stochastic import (
     Sampling,
     Stochastic,
-    VariationalLayer,
     carrying_moments,
     check_sampling,
     drawing,
-    mean_name,
-    plain_name,
     sampled_as,
 )
-from nestling.network.layers.linear import VariationalLinear
 
 __all__ = [
     "POSTERIORS",

@@ -5,11 +5,13 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from nestling.distributions.weights import MultiplicativeGaussian, NaturalGaussian, WeightPosterior
 from nestling.network.layers import convolution
-from nestling.network.layers.layer import Sampling, VariationalLayer
+from nestling.network.layers.layer import VariationalLayer
 from nestling.network.layers.linear import VariationalLinear
+from nestling.network.layers.stochastic import Sampling
 
 START_LOG_ALPHA = -3.0
 """log alpha that every weight starts from: noise of a fifth of its size."""
@@ -80,6 +82,7 @@ def make_variational(
         return make(layer, POSTERIORS[posterior](weight), sampling).train(layer.training)
 
     _swap(module, variational)
+    _fit_fast_paths(module)
     return replaced
 
 
@@ -92,7 +95,18 @@ def make_plain(module: nn.Module) -> nn.Module:
         return layer.to_plain().train(layer.training) if isinstance(layer, VariationalLayer) else None
 
     _swap(module, plain)
+    _fit_fast_paths(module)
     return module
+
+
+def _fit_fast_paths(module: nn.Module) -> None:
+    """Keep torch's one kernel for an encoder layer from reading weights past the layers that would draw them."""
+    for part in module.modules():
+        if isinstance(part, nn.TransformerEncoderLayer):
+            drawn = any(isinstance(own, VariationalLayer) for own in part.modules())
+            known = (F.relu, nn.ReLU, 1), (F.gelu, nn.GELU, 2)
+            kinds = [kind for f, of, kind in known if part.activation is f or isinstance(part.activation, of)]
+            part.activation_relu_or_gelu = kinds[0] if kinds and not drawn else 0
 
 
 def _swap(module: nn.Module, change: Callable[[str, nn.Module], nn.Module | None]) -> None:

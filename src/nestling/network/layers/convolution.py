@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from nestling.distributions.weights import WeightPosterior
-from nestling.network.layers.layer import Factors, Sampling, VariationalLayer, as_parameter
+from nestling.network.layers.layer import Factors, VariationalLayer, as_parameter
+from nestling.network.layers.stochastic import Sampling
 
 _CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _MANY_CHANNELS = 16
@@ -165,7 +166,7 @@ class _Forward(_VariationalConvolution):
         they were the same in all channels: of many channels no convolution is needed.
         """
         is_small = self.groups > 1 or self.in_channels < _MANY_CHANNELS
-        if is_small or not self.is_batch(x) or self.sampling == "channel":
+        if is_small or not self.is_batch(x) or self.drawn_as == "channel":
             return super().variances(x, spread, **asked)
         posterior = self.posterior
         seconds = x.square() if spread is None else torch.addcmul(spread, x, x)

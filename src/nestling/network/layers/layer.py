@@ -1,9 +1,7 @@
 """What every variational layer shares: an operation that is linear in its weight, and a posterior over that weight."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,23 +10,10 @@ from torch.autograd.function import once_differentiable
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.tracing import is_transformed
 from nestling.distributions.weights import WeightPosterior
-from nestling.errors import ArgumentError
-from nestling.network.moments import Carrying, Moments, carrying, graph_of_means, noted
+from nestling.network.layers.stochastic import Sampling, Stochastic, check_sampling
+from nestling.network.moments import Moments, graph_of_means, noted
 
 Factors = tuple[Tensor, ...]
-Sampling = Literal["local", "channel", "shared", "each"]
-SAMPLINGS: tuple[Sampling, ...] = ("local", "channel", "shared", "each")
-
-
-class Stochastic(nn.Module):
-    """A part of a network that draws in train mode and takes means in eval mode, unless ``noisy`` says otherwise."""
-
-    noisy: bool | None = None
-
-    @property
-    def draws(self) -> bool:
-        """Whether it draws now: in train mode, unless ``noisy`` has been set."""
-        return self.training if self.noisy is None else self.noisy
 
 
 class VariationalLayer(Stochastic, ABC):
@@ -39,14 +24,12 @@ class VariationalLayer(Stochastic, ABC):
     and ``"local"`` for linear layers), ``"shared"`` (one weight for the whole batch) or ``"each"`` (a
     weight for each example). The last two are joint samples over all outputs, as segmentation needs. An input without
     a batch axis counts as one example.
-    While it ``carries``, it gives the moments of its outputs instead of a draw. The variance of one number for all
-    positions is worked out ``evenly``, without gradients, as if inputs were the same at all of them, where that is
-    asked for.
+    While it carries moments (``carrying_moments``), it gives those of its outputs instead of a draw. The variance of
+    one number for all positions is worked out evenly, without gradients, as if inputs were the same at all of them,
+    where that is asked for (``sampled_as``).
     """
 
     bias: nn.Parameter | None
-    carries: bool = False
-    evenly: bool = False
 
     def __init__(self, posterior: WeightPosterior, bias: nn.Parameter | None, sampling: Sampling = "local") -> None:
         super().__init__()
@@ -54,6 +37,16 @@ class VariationalLayer(Stochastic, ABC):
         self.posterior = posterior
         self.register_parameter("bias", bias)
         self.sampling = sampling
+
+    @property
+    def drawn_as(self) -> Sampling:
+        """How it draws now: by its own ``sampling``, except inside ``sampled_as``."""
+        asked = self.mode.sampling
+        return self.sampling if asked is None or self.sampling != "local" else asked
+
+    @property
+    def _drawn_evenly(self) -> bool:
+        return self.mode.sampling is not None and self.sampling == "local"
 
     @abstractmethod
     def apply_weight(self, x: Tensor, weight: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
@@ -94,16 +87,17 @@ class VariationalLayer(Stochastic, ABC):
 
     def run(self, x: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
         """What ``forward`` does, with what the call asked for."""
-        if self.carries:
+        if self.mode.carries:
             return self.carry(x, **asked)  # type: ignore[return-value]  # which the network takes for a tensor
         if not self.draws:
             return self.apply_weight(x, self.posterior.mean, self.bias, **asked)
-        if self.sampling in ("local", "channel"):
+        sampling = self.drawn_as
+        if sampling in ("local", "channel"):
             mean, variance = self.moments(x, **asked)
             if variance.shape == mean.shape:
                 return _Noisy.apply(mean, variance, normal_noise(mean))[0]  # type: ignore[no-untyped-call,no-any-return]
             return mean + _Noisy.apply(torch.zeros_like(variance), variance, normal_noise(variance))[0]  # type: ignore[no-untyped-call,no-any-return]
-        if self.sampling == "each" and self.is_batch(x):
+        if sampling == "each" and self.is_batch(x):
             return self.apply_each(x, self.posterior.sample((x.shape[0],)), self.bias, **asked)
         return self.apply_weight(x, self.posterior.sample(), self.bias, **asked)
 
@@ -117,7 +111,7 @@ class VariationalLayer(Stochastic, ABC):
             whole, added = self.variances(read.detach(), spread, **asked)
             # laid out as the mean, which the factors by themselves would not be
             variance = whole[0].expand_as(mean) if len(whole) == 1 else torch.mul(*whole, out=torch.empty_like(mean))
-        return Moments(noted(mean, *added, in_common=self.sampling == "channel"), variance)
+        return Moments(noted(mean, *added, in_common=self.drawn_as == "channel"), variance)
 
     def variances(self, x: Tensor, spread: Tensor | None, **asked: Any) -> tuple[Factors, Factors]:  # noqa: ANN401
         """The variance of each output, and what the uncertainty of the weight adds to it, each as one or two factors.
@@ -133,9 +127,9 @@ class VariationalLayer(Stochastic, ABC):
 
     def _added_variance(self, seconds: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
         """What the uncertainty of the weight adds to the variance of outputs, for inputs of these second moments."""
-        if self.evenly:
+        if self._drawn_evenly:
             return self.even_variance(seconds, **asked)
-        if self.sampling == "channel":
+        if self.drawn_as == "channel":
             return self.mean_variance(seconds, self._weight_variance(), **asked)
         return self.apply_weight(seconds, self._weight_variance(), None, **asked)
 
@@ -143,7 +137,7 @@ class VariationalLayer(Stochastic, ABC):
         """The mean and the variance of each output for a given input; one variance for positions that share it."""
         mean = self.apply_weight(x, self.posterior.mean, self.bias, **asked)
         by_hand = torch.is_grad_enabled() and not is_transformed()
-        if by_hand and self.sampling != "channel" and self.can_pull_back(x):
+        if by_hand and self.drawn_as != "channel" and self.can_pull_back(x):
             return mean, _Variance.apply(self, asked, x, self.posterior.mean, self.posterior.scale)  # type: ignore[no-untyped-call]
         return mean, self._added_variance(x.square(), **asked)
 
@@ -178,53 +172,6 @@ def mean_name(path: str) -> str:
 def plain_name(name: str) -> str:
     """The name that a tensor has in the plain network: a mean is a weight there."""
     return name.removesuffix(_MEAN) + _WEIGHT if name.endswith(_MEAN) else name
-
-
-@contextmanager
-def sampled_as(module: nn.Module, sampling: Sampling) -> Iterator[None]:
-    """Let layers whose examples draw noise of their own draw as is said inside the block, evenly; others stay."""
-    layers = [own for own in module.modules() if isinstance(own, VariationalLayer) and own.sampling == "local"]
-    try:
-        for layer in layers:
-            layer.sampling, layer.evenly = sampling, True
-        yield
-    finally:
-        for layer in layers:
-            layer.sampling, layer.evenly = "local", False
-
-
-@contextmanager
-def carrying_moments(module: nn.Module, draws: int, size: int) -> Iterator[Carrying]:
-    """Let variational layers give moments inside the block, for a batch of a size.
-
-    An operation that can't take them gets so many draws.
-    """
-    layers = [own for own in module.modules() if isinstance(own, VariationalLayer)]
-    try:
-        for layer in layers:
-            layer.carries = True
-        with carrying(Carrying(draws, size)) as now:
-            yield now
-    finally:
-        for layer in layers:
-            layer.carries = False
-
-
-@contextmanager
-def drawing(module: nn.Module) -> Iterator[nn.Module]:
-    """Draw whatever a module can draw inside the block, in eval mode too: weights and gates."""
-    parts = [part for part in module.modules() if isinstance(part, Stochastic)]
-    before = [part.noisy for part in parts]
-    fast = torch.backends.mha.get_fastpath_enabled()
-    try:
-        torch.backends.mha.set_fastpath_enabled(False)  # it reads weights past the layers that would draw them
-        for part in parts:
-            part.noisy = True
-        yield module
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        for part, noisy in zip(parts, before, strict=True):
-            part.noisy = noisy
 
 
 class _Variance(torch.autograd.Function):
@@ -292,9 +239,3 @@ class _Noisy(torch.autograd.Function):
 def as_parameter(mean: Tensor) -> nn.Parameter:
     """A mean as the weight of a plain layer: itself if it is a parameter, so that freezing and optimisers go along."""
     return mean if isinstance(mean, nn.Parameter) else nn.Parameter(mean.detach(), requires_grad=mean.requires_grad)
-
-
-def check_sampling(sampling: Sampling) -> None:
-    """Refuse a way of drawing weights that there is not."""
-    if sampling not in SAMPLINGS:
-        raise ArgumentError("sampling", repr(sampling), f"one of {', '.join(SAMPLINGS)}", "'local' trains best.")

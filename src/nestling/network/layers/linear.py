@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nestling.distributions.weights import WeightPosterior
-from nestling.network.layers.layer import Sampling, VariationalLayer, as_parameter
+from nestling.network.layers.layer import VariationalLayer, as_parameter
+from nestling.network.layers.stochastic import Sampling
 
 
 class VariationalLinear(VariationalLayer):
