@@ -121,6 +121,12 @@ def test_a_change_of_the_module_makes_a_twin_old():
     twin = Twin(module, {})
     module[1].eval()
     assert not twin.is_fresh()
+    twin = Twin(module, {})
+    module[1] = nn.ReLU()
+    assert not twin.is_fresh()
+    twin = Twin(module, {})
+    module.append(nn.ReLU())
+    assert not twin.is_fresh()
 
 
 def test_a_change_of_the_module_is_seen_at_a_cut():

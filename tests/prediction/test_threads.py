@@ -127,14 +127,15 @@ def test_threads_get_the_answers_that_one_would_get_alone(name):
 def test_tasks_stay_at_their_cuts_while_they_wait():
     nested, x = network("grouped")
     alone = {cut: mean_at(nested, x, cut, 0) for cut in CUTS}
+    without_gradients = torch.no_grad()(nested)
 
     async def ask(rng):
         cut = rng.choice(CUTS)
-        with torch.no_grad(), nested.at(cut):
+        with nested.at(cut):  # without gradients in each call alone: torch's switch belongs to the thread, not the task
             await asyncio.sleep(rng.random() / 100)
-            answer = nested(x)
+            answer = without_gradients(x)
             await asyncio.sleep(rng.random() / 100)
-            return cut, answer, nested(x)
+            return cut, answer, without_gradients(x)
 
     async def all_of_them():
         return await asyncio.gather(*(ask(random.Random(number)) for number in range(TASKS)))
@@ -142,6 +143,7 @@ def test_tasks_stay_at_their_cuts_while_they_wait():
     for cut, first, second in asyncio.run(all_of_them()):
         assert torch.equal(first, alone[cut])
         assert torch.equal(second, alone[cut])
+    assert torch.is_grad_enabled()
 
 
 @pytest.mark.parametrize("name", ["grouped", "attention"])

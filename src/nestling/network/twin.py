@@ -1,8 +1,10 @@
 """Twins of a module: the same code with other tensors in its hands, so that a call writes nothing on the module."""
 
 import gc
+import operator
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import chain
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -38,8 +40,8 @@ class Twin:
         self._parts: dict[int, nn.Module] = {}
         self._made: dict[int, tuple[Any, Any]] = {}
         self.module = self._of_module(module)
-        self._attributes = _attributes(module)
-        self._original = module
+        self._stores = [store for part in module.modules() for store in (vars(part), part._modules)]
+        self._attributes = [value for own in self._stores for value in own.values()]
 
     @property
     def originals(self) -> set[int]:
@@ -55,9 +57,9 @@ class Twin:
         return self._parts[id(original)]
 
     def is_fresh(self) -> bool:
-        """Whether every attribute of the module is still the one that the twin was made with."""
-        now = _attributes(self._original)
-        return len(now) == len(self._attributes) and all(a is b for a, b in zip(now, self._attributes, strict=True))
+        """Whether every attribute and part of the module is still the one that the twin was made with."""
+        same = map(operator.is_, chain.from_iterable(map(dict.values, self._stores)), self._attributes)
+        return sum(map(len, self._stores)) == len(self._attributes) and all(same)
 
     def _of_module(self, module: nn.Module) -> nn.Module:
         known = self._parts.get(id(module))
@@ -132,11 +134,6 @@ _REBUILD: dict[type, Any] = {
     FunctionType: Twin._of_function,
     Worked: lambda twin, value: Worked(),
 }
-
-
-def _attributes(module: nn.Module) -> list[object]:
-    """The values of all attributes of all parts, to be compared by identity."""
-    return [value for part in module.modules() for value in vars(part).values()]
 
 
 def _leads_to(start: object, targets: set[int]) -> bool:
