@@ -147,7 +147,7 @@ def test_the_seed_decides_the_weights(place, tmp_path):
 
 
 def test_nesting_is_what_nest_takes():
-    assert Nesting().options()["weights"] == "gaussian"
+    assert Nesting().options()["weights"] == "auto"
     options = Nesting(weights="plain", order="uniform", num_blocks=3, num_always=1, rescale=True).options()
     assert options["weights"] is None
     nested = nl.nest(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), torch.randn(2, 4), **options)

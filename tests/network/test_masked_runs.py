@@ -89,7 +89,8 @@ def nested_case(name):
     if name not in KNOWN:
         torch.manual_seed(0)
         make, x, options = CASES[name]
-        nested = nl.nest(make().double(), x, num_blocks=3, num_always=1, **options).double()
+        options = {"weights": "gaussian", "num_blocks": 3, "num_always": 1} | options
+        nested = nl.nest(make().double(), x, **options).double()
         for seed, (path, parameter) in enumerate(nested.named_parameters()):
             if path.endswith("log_alpha"):
                 parameter.data = normal(*parameter.shape, seed=seed)

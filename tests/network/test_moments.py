@@ -169,7 +169,7 @@ def test_a_layer_adds_its_own_variance(make):
     torch.manual_seed(0)
     plain = make().double()
     shape = (2, 6) if isinstance(plain, nn.Linear) else (2, 2, 3, 4)
-    nested = nl.nest(nn.Sequential(plain), torch.randn(*shape, dtype=F64), where="all").double()
+    nested = nl.nest(nn.Sequential(plain), torch.randn(*shape, dtype=F64), weights="gaussian", where="all").double()
     layer = next(own for own in nested.modules() if isinstance(own, VariationalLayer))
     layer.posterior.log_alpha.data = normal(*layer.posterior.mean.shape, seed=4)
     x = moments(*shape, seed=5)
@@ -303,7 +303,7 @@ def test_what_slopes_do_not_account_for_is_noise_of_its_own(activation):
     x = normal(4, 5)
     inner = 8 if "Flatten" in repr(activation) else 32
     layers = nn.Sequential(nn.Linear(5, 32), activation, nn.Linear(inner, 3)).double()
-    nested = random_posteriors(nl.nest(layers, x, num_blocks=2).eval())
+    nested = random_posteriors(nl.nest(layers, x, weights="gaussian", num_blocks=2).eval())
     hidden, _ = reached(nested.module[0], x)
     with torch.no_grad():
         hidden = nested.module[1](hidden)
@@ -426,7 +426,7 @@ class Mixed(nn.Module):
 
 def with_noise(module, x, log_alpha=-2.0, **options):
     torch.manual_seed(0)
-    nested = nl.nest(module, x, num_blocks=2, **options).eval()
+    nested = nl.nest(module, x, **{"weights": "gaussian", "num_blocks": 2} | options).eval()
     for part in nested.modules():
         if isinstance(part, VariationalLayer):
             part.posterior.log_alpha.data.fill_(log_alpha)
@@ -697,7 +697,8 @@ def test_networks_that_cannot_carry_moments_draw():
     """One that runs as a graph, and one without noise."""
     layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True)
     options = {"num_blocks": 2, "num_always": 1, "kinds": ("head", "neuron")}
-    nested = nl.nest(nn.Sequential(layer, nn.Flatten(), nn.Linear(40, 3)), torch.randn(2, 5, 8), **options).eval()
+    module = nn.Sequential(layer, nn.Flatten(), nn.Linear(40, 3))
+    nested = nl.nest(module, torch.randn(2, 5, 8), **{"weights": "gaussian"} | options).eval()
     assert not nested.calls_layers
     assert nl.predict(nested, torch.randn(3, 5, 8), samples=4, by="moments", keep_samples=True).samples.shape[0] == 4
     plain = nn.Linear(4, 3)

@@ -626,3 +626,16 @@ def test_a_path_that_the_example_does_not_take_still_runs_at_a_cut():
     found = nest(Branches(), -x, num_always=1, weights=None).eval()
     with found.at(0.5):
         found(x)
+
+
+def test_the_default_posterior_is_ivon_for_convolutions_and_gaussian_for_the_rest():
+    convolutions = nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Conv1d(4, 2, 3))
+    dense = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
+    for module, x, name, sampling in (
+        (convolutions, torch.randn(2, 2, 8), "ivon", "shared"),
+        (dense, torch.randn(3, 2), "gaussian", "local"),
+    ):
+        made, named = nest(module, x), nest(module, x, weights=name)
+        assert made.made_with == named.made_with
+        assert (made.made_with["weights"], made.made_with["sampling"]) == (name, sampling)
+        assert made.state_dict().keys() == named.state_dict().keys()

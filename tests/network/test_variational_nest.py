@@ -455,7 +455,7 @@ def test_every_part_keeps_the_mode_it_had():
 @EACH
 def test_a_state_loads_into_another_nested_network(name):
     one, x = nested(name).eval(), images(name, 3, seed=12)
-    other = nest(NETS[name].build().double(), images(name), **OPTIONS).eval()
+    other = nest(NETS[name].build().double(), images(name), weights="gaussian", **OPTIONS).eval()
     other.load_state_dict(one.state_dict())
     for cut in (1.0, 0.5):
         with one.at(cut), other.at(cut):

@@ -129,6 +129,7 @@ def test_segmentation(raters):
     network = nl.nest(
         nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1)),
         torch.randn(1, 1, 4, 4),
+        weights="gaussian",
         sampling="each",
     )
     for part in network.modules():

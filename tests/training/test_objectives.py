@@ -157,13 +157,13 @@ def test_every_width_learns_the_labels_and_from_its_teacher(order, distil, has_t
     teacher = norms_module(seed=7).double().eval() if has_teacher else None
     terms = terms_of(nested, (X, Y), teacher=teacher, distil=distil, draws=6, coupled=0.2, cuts=(0.5, 1 / 3, 1.0))
     widths = [tuple(cut.as_dict().values()) for cut in terms.cuts]
-    assert widths[0] == (3, 3)
-    assert widths[1] in ((1, 1), (2, 2))
+    assert widths[0] == ((1, 1) if has_teacher else (3, 3))
+    assert widths[1] in (((2, 2), (3, 3)) if has_teacher else ((1, 1), (2, 2)))
     assert len(widths) == 8
     assert len(set(widths)) > 3
     assert (float(terms.order_kl) > 0) == (order == "downhill")
     assert float(terms.weight_kl) == 0.0
-    given = None if teacher is None else teacher(X).detach()
+    given = None if teacher is None else teacher(X).detach() / 2
     check_gradient(nested, terms, mixed_loss(distil, given))
     nlls = [functional.cross_entropy(hand_cut(nested, pair)[0].train()(X), Y) for pair in widths]
     torch.testing.assert_close(terms.nll, sum(nlls).detach() / len(widths))
@@ -175,7 +175,7 @@ def test_the_other_objectives_learn_from_a_teacher_too(objective):
     """What had the labels alone learns from both; US-Net's narrower widths keep learning from a teacher alone."""
     nested = nested_norms(weights=None).double().train()
     teacher = norms_module(seed=7).double().eval()
-    given = teacher(X).detach()
+    given = teacher(X).detach() / 2
     terms = terms_of(nested, (X, Y), teacher=teacher, objective=objective, distil=0.3, draws=2, cuts=(1 / 3, 1.0))
     shares = {"us_net": [0.3, 1.0, 1.0, 1.0], "slimmable": [0.3, 0.3]}[objective]
     assert len(terms.cuts) == len(shares)
@@ -187,8 +187,21 @@ def test_the_other_objectives_learn_from_a_teacher_too(objective):
 def test_how_much_is_distilled_by_default(has_teacher, share):
     nested = nested_norms(weights=None).double().train()
     teacher = norms_module(seed=7).double().eval() if has_teacher else None
-    given = None if teacher is None else teacher(X).detach()
+    given = None if teacher is None else teacher(X).detach() / 2
     check_gradient(nested, terms_of(nested, (X, Y), teacher=teacher), mixed_loss(share, given))
+
+
+def test_a_teacher_is_softened_as_the_recipe_says():
+    nested, teacher = nested_norms(weights=None).double().train(), norms_module(seed=7).double().eval()
+    terms = terms_of(nested, (X, Y), teacher=teacher, soften=3.5)
+    check_gradient(nested, terms, mixed_loss(0.9, teacher(X).detach() / 3.5))
+    terms = terms_of(nested, (X, Y), soften=3.5)
+
+    def loss_of(output, first):
+        return mixed_loss(0.5)(output, None if first is None else first / 3.5)
+
+    nested.zero_grad()
+    check_gradient(nested, terms, loss_of)
 
 
 @pytest.mark.parametrize("distil", [0.5, 1.0])
@@ -198,7 +211,7 @@ def test_the_full_width_learns_the_labels_alone_unless_there_is_another_teacher(
     alone = terms_of(nested, (X, Y), distil=distil, cuts=(1.0,))
     taught = terms_of(nested, (X, Y), distil=distil, cuts=(1.0,), teacher=teacher)
     output = hand_cut(nested, (3, 3))[0].train()(X)
-    labelled, soft = functional.cross_entropy(output, Y), functional.cross_entropy(output, teacher(X).softmax(1))
+    labelled, soft = functional.cross_entropy(output, Y), functional.cross_entropy(output, (teacher(X) / 2).softmax(1))
     torch.testing.assert_close(alone.loss, labelled)
     torch.testing.assert_close(taught.loss, (1 - distil) * labelled + distil * soft)
     assert abs(float((taught.loss - alone.loss).detach())) > 1e-2
@@ -232,6 +245,19 @@ def test_each_of_the_recipes_cuts_but_the_full_width_is_run_as_often():
     table = Counter((own[1], own[2]) for own in passes)
     pairs = itertools.product(((1, 1), (2, 2)), itertools.product((1, 2, 3), repeat=2))
     assert stats.chisquare([table[pair] for pair in pairs]).pvalue > 1e-4, "whichever cut the anchor is"
+
+
+def test_the_narrowest_cut_is_always_run_where_another_network_teaches():
+    """The full width, which need not teach, is one of the others."""
+    nested, x, teacher = nested_mlp(weights=None), normal(8, 4), nn.Linear(4, 3)
+    options = {"dataset_size": N, "generator": torch.Generator().manual_seed(0), "cuts": (1.0, 2 / 3, 1 / 3)}
+    with torch.no_grad():
+        passes = [elbo_terms(nested, (x, Y), teacher=teacher, **options).cuts for _ in range(300)]
+    widths = [[tuple(cut.as_dict().values()) for cut in own] for own in passes]
+    assert {own[0] for own in widths} == {(1, 1)}
+    others = Counter(own[1] for own in widths)
+    assert others.keys() == {(2, 2), (3, 3)}
+    assert stats.binomtest(others[2, 2], len(widths), 0.5).pvalue > 1e-4
 
 
 def drawn_by(nested, number=40, **changes):
@@ -268,13 +294,13 @@ def test_orders_learn_the_loss_of_their_own_draws_alone():
 
 def test_orders_do_not_learn_what_the_teacher_says():
     nested, options = nested_norms(weights=None).double().train(), {"coupled": 0.0, "explore": 0.0, "draws": 2}
-    first, second, third = (
-        order_gradients(nested, terms_of(nested, (X, Y), **options, **own))
-        for own in ({"distil": 0.0}, {"distil": 1.0}, {"teacher": norms_module(seed=7).double().eval()})
-    )
-    for own in zip(first, second, third, strict=True):
-        torch.testing.assert_close(own[0], own[1], rtol=1e-9, atol=0)
-        torch.testing.assert_close(own[0], own[2], rtol=1e-9, atol=0)
+    for teacher in (None, norms_module(seed=7).double().eval()):
+        first, second = (
+            order_gradients(nested, terms_of(nested, (X, Y), teacher=teacher, distil=distil, **options))
+            for distil in (0.0, 1.0)
+        )
+        for own, other in zip(first, second, strict=True):
+            torch.testing.assert_close(own, other, rtol=1e-9, atol=0)
 
 
 NUMBERS = normal(8, 2, seed=4, dtype=torch.float64)
@@ -519,7 +545,7 @@ def test_a_run_with_a_teacher_learns_from_it_and_leaves_it_alone():
     recipe = recipe.but(cuts=(1.0,), distil=0.7)
     found = train(nested, (data, examples(seed=3)), recipe, teacher=teacher, quiet=True)
     output, given = by_hand(x), deepcopy(teacher).eval()(x).detach()
-    loss = 0.3 * functional.cross_entropy(output, y) + 0.7 * functional.cross_entropy(output, given.softmax(1))
+    loss = 0.3 * functional.cross_entropy(output, y) + 0.7 * functional.cross_entropy(output, (given / 2).softmax(1))
     loss.backward()
     for own, expected in zip(found.nested.module.parameters(), by_hand.parameters(), strict=True):
         torch.testing.assert_close(own, expected - 0.1 * expected.grad)

@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 
-from nestling.training.optimisers import AdamW, load_optimiser, optimiser_tensors
+import nestling as nl
+from nestling.training import Recipe
+from nestling.training.optimisers import AdamW, load_optimiser, make_optimiser, optimiser_tensors
 
 LAYOUTS = {"first": torch.contiguous_format, "last": torch.channels_last}
 SHAPE = (8, 4, 3, 3)
@@ -64,3 +67,23 @@ def test_gradients_with_channels_last_are_not_copied():
     with torch.profiler.profile() as profile:
         optimiser.step()
     assert not any(row.key == "aten::clone" for row in profile.key_averages())
+
+
+def convolutions(*norm):
+    return nn.Sequential(nn.Conv2d(1, 4, 3), *norm, nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+
+
+@pytest.mark.parametrize("weights", [None, "gaussian", "ivon"])
+@pytest.mark.parametrize(
+    ("module", "lr"),
+    [
+        (convolutions(), 0.003),
+        (convolutions(nn.BatchNorm2d(4)), 0.01),
+        (convolutions(nn.GroupNorm(2, 4)), 0.01),
+        (nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2)), 0.01),
+    ],
+    ids=["convolutions", "batch norm", "group norm", "dense"],
+)
+def test_only_convolutions_without_norms_keep_the_lower_rate_in_a_short_run(module, lr, weights):
+    nested = nl.nest(module, torch.zeros(2, 1, 4, 4), weights=weights, num_blocks=2, num_always=1)
+    assert make_optimiser(nested, Recipe(), 10).param_groups[0]["lr"] == lr

@@ -39,6 +39,7 @@ BAD = {
     "lr_warm_up": NO_SHARE,
     "kl_warm_up": NO_SHARE,
     "distil": [*NO_SHARE, "automatic"],
+    "soften": [*NO_NUMBER, 0, -1.0, "automatic"],
     "explore": NO_SHARE,
     "coupled": NO_SHARE,
     "sandwich": NO_SHARE,
@@ -71,6 +72,7 @@ CHANGED = {
     "weight_kl": "bn3",
     "objective": "us_net",
     "distil": 1.0,
+    "soften": 4.0,
     "keep": "last",
     "prior_keep": 0.5,
     "estimator": "relaxed",
@@ -138,11 +140,11 @@ def test_but_changes_one_entry(name, value):
 def test_what_depends_on_a_teacher_is_settled():
     """With one a network is tuned: sgd, and most of the loss from the teacher."""
     alone, taught = (Recipe().settled(has_teacher=own) for own in (False, True))
-    assert (alone.optimiser, alone.distil) == ("adamw", 0.5)
-    assert (taught.optimiser, taught.distil) == ("sgd", 0.9)
+    assert (alone.optimiser, alone.distil, alone.soften) == ("adamw", 0.5, 1.0)
+    assert (taught.optimiser, taught.distil, taught.soften) == ("sgd", 0.9, 2.0)
     for settled in (alone, taught):
-        assert settled.but(optimiser="auto", distil="auto") == Recipe()
-    for chosen in (Recipe(optimiser="adamw", distil=0.0), Recipe(optimiser="sgd", distil=1.0)):
+        assert settled.but(optimiser="auto", distil="auto", soften="auto") == Recipe()
+    for chosen in (Recipe(optimiser="adamw", distil=0.0, soften=3.0), Recipe(optimiser="sgd", distil=1.0, soften=1.5)):
         assert chosen.settled(has_teacher=True) == chosen.settled(has_teacher=False) == chosen
 
 

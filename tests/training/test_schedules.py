@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from small_networks import nested_mlp
+from small_networks import nested_mlp, nested_norms
 
 from nestling.training import Recipe
 from nestling.training.schedules import auto_kappa, kappa_factor, largest_kappa, largest_lr, lr_factor, temperature
@@ -48,9 +48,10 @@ def test_constant():
 
 def test_the_largest_learning_rate_is_the_recipes_or_grows_with_the_steps_that_a_short_run_lacks():
     assert {largest_lr(Recipe(optimiser=own, lr=0.7), 10) for own in ("auto", "adamw", "sgd")} == {0.7}
-    assert {largest_lr(Recipe(optimiser="sgd"), steps) for steps in (1, 1250, 10**6)} == {0.05}
+    assert {largest_lr(Recipe(optimiser="sgd"), steps) for steps in (1, 1250, 10**6)} == {0.1}
     for steps, lr in ((1, 0.01), (1250, 0.006), (5000, 0.003), (10**6, 0.003)):
         assert largest_lr(Recipe(optimiser="adamw"), steps) == pytest.approx(lr)
+        assert largest_lr(Recipe(optimiser="adamw"), steps, is_delicate=True) == 0.003
 
 
 def test_kappa_rises_in_a_line_to_its_largest():
@@ -67,7 +68,10 @@ def test_the_largest_kappa_is_the_recipes_or_suits_the_posterior():
         assert largest_kappa(Recipe(kappa=value), nested, 100) == value
     num_weights = 4 * 6 + 6 * 5 + 5 * 3
     assert largest_kappa(Recipe(kappa="auto"), nested, 50) == auto_kappa(50, num_weights) == 50 / num_weights
-    assert largest_kappa(Recipe(kappa="auto"), nested_mlp(weights="ivon"), 50) == 0.1
+    assert largest_kappa(Recipe(kappa="auto"), nested_mlp(weights="ivon"), 50) == 0.3
+    assert largest_kappa(Recipe(kappa="auto"), nested_norms(weights="ivon"), 50) == 0.3
+    assert largest_kappa(Recipe(kappa="auto"), nested_norms(weights="gaussian"), 50) == 0.001
+    assert largest_kappa(Recipe(kappa="auto"), nested_norms(weights=None), 50) == 1.0
 
 
 def test_auto_kappa_makes_the_mean_divergence_cost_the_same_whatever_the_network():

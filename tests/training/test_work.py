@@ -30,7 +30,8 @@ def inputs():
 
 
 def nested(sampling):
-    return nl.nest(network(), torch.zeros(2, 3, 8, 8), num_blocks=4, num_always=1, sampling=sampling).train()
+    options = {"weights": "gaussian", "sampling": sampling, "num_blocks": 4, "num_always": 1}
+    return nl.nest(network(), torch.zeros(2, 3, 8, 8), **options).train()
 
 
 def step(model, cut):

@@ -28,8 +28,9 @@ class Nesting:
 
     order: Literal["downhill", "uniform", "geometric", "full"] = "downhill"
     """How widths are drawn; downhill is learned."""
-    weights: PosteriorName | Literal["plain"] = "gaussian"
-    """gaussian and ivon learn the uncertainty of each weight: by gradients, or by natural gradients (cheaper)."""
+    weights: PosteriorName | Literal["auto", "plain"] = "auto"
+    """gaussian and ivon learn the uncertainty of each weight: by gradients, or by natural gradients (cheaper). auto is
+    ivon for a network with convolutions, else gaussian."""
     sampling: Sampling | None = None
     """How weights are drawn, by default local for gaussian and shared for ivon; shared or each for segmentation."""
     num_blocks: int = 32

@@ -24,6 +24,7 @@ from nestling.network.layers import (
     Sampling,
     VariationalLayer,
     check_sampling,
+    default_posterior,
     make_variational,
     mean_name,
 )
@@ -45,7 +46,7 @@ def nest(
     example: Any,  # noqa: ANN401
     *,
     order: str | OrderMaker = "downhill",
-    weights: PosteriorName | None = "gaussian",
+    weights: PosteriorName | Literal["auto"] | None = "auto",
     sampling: Sampling | None = None,
     num_blocks: int = 32,
     num_always: int = 2,
@@ -67,7 +68,8 @@ def nest(
     ``example`` is what the network is called with: a tensor, a tuple of arguments, or a dictionary of keyword
     arguments. ``weights="gaussian"`` and ``"ivon"`` replace linear and convolution layers by variational ones, whose
     noise learns by gradients under a log-uniform prior, or by natural gradients under a normal one; None keeps them
-    plain. ``sampling`` says how weights are drawn, by default "local" and "shared" (a network that must run as a
+    plain, and ``"auto"`` is ``"ivon"`` for a network with convolutions and ``"gaussian"`` for any other. ``sampling``
+    says how weights are drawn, by default "local" for "gaussian" and "shared" for "ivon" (a network that must run as a
     graph, such as a transformer: always one draw for the whole batch).
 
     ``kinds`` and ``where`` say what may be cut (``"inner"``: only axes that stay inside a block; ``"all"``: residual
@@ -92,9 +94,7 @@ def nest(
     choice = Choice(num_blocks, num_always, wanted, where, exclude, only, layers)
     args, kwargs = as_call(example)
     maker = _order_maker(order)
-    if weights is not None and weights not in POSTERIORS:
-        needed = f"one of {', '.join(POSTERIORS)}, or None"
-        raise ArgumentError("weights", repr(weights), needed, "None keeps plain weights.")
+    weights = _chosen_posterior(weights, module)
     sampling = DEFAULT_SAMPLING[weights] if sampling is None else sampling
     check_sampling(sampling)
     check_sort(sort, batches, loss)
@@ -144,6 +144,16 @@ def _check_module(module: object) -> None:
         checked = isinstance(tensor, nn.Parameter) or bool(tensor.isnan().any())
         if checked and tensor.is_floating_point():
             real_tensor(name, tensor)
+
+
+def _chosen_posterior(weights: PosteriorName | Literal["auto"] | None, module: nn.Module) -> PosteriorName | None:
+    """The posterior of the weights, or None where they stay plain."""
+    if weights == "auto":
+        return default_posterior(module)
+    if weights is not None and weights not in POSTERIORS:
+        needed = f"auto, one of {', '.join(POSTERIORS)}, or None"
+        raise ArgumentError("weights", repr(weights), needed, "None keeps plain weights.")
+    return weights
 
 
 def _chosen_bits(bits: Bits | Mapping[str, Any] | None, kinds: Collection[Kind], rescale: bool) -> Bits | None:

@@ -51,7 +51,7 @@ def whole_batch_terms(
     """The mean loss of the passes that the recipe's objective plans, each with the divergence of the weights it keeps.
 
     A pass minimises (1 - distil) NLL of the labels + distil cross-entropy from the teacher's probabilities, which are
-    those of ``teacher`` or else of the first pass, without gradients. ``scale`` weighs the divergences.
+    those of ``teacher`` or else of the first pass, softened and without gradients. ``scale`` weighs the divergences.
 
     US-Net and slimmable networks add the gradients of all widths up. Their mean has the same direction, and keeps the
     loss in nats per example, so that ``lr`` and ``clip`` mean what they do for the bound.
@@ -67,7 +67,8 @@ def whole_batch_terms(
             weight_terms.append(weight_divergence(nested, each.cut, WEIGHT_KLS[recipe.weight_kl]).to(nll))
         taught = output.detach() if taught is None else taught
         distil = each.distil if isinstance(likelihood, Categorical) else 0.0
-        losses.append(nll if not distil else (1 - distil) * nll + distil * soft_cross_entropy(output, taught))
+        learned = soft_cross_entropy(output, taught, float(recipe.soften)) if distil else 0.0
+        losses.append((1 - distil) * nll + distil * learned)
         nlls.append(nll)
     weight_term = torch.stack(weight_terms).mean() + gate_divergence(nested, nlls[0])
     order_loss, order_term = _order_loss(nested, recipe, passes, nlls, scale)
@@ -91,33 +92,35 @@ def check_objective(objective: ObjectiveName, likelihood: Likelihood, teacher: n
         raise ArgumentError("teacher", given, needed, "Use the objective 'every_width'.")
 
 
-def soft_cross_entropy(output: Tensor, teacher: Tensor) -> Tensor:
+def soft_cross_entropy(output: Tensor, teacher: Tensor, soften: float = 1.0) -> Tensor:
     """Cross-entropy in nats from the classes' probabilities of one output to those of another, both (B, C, ...).
 
-    Its gradient for the output's logits is the difference of the probabilities over the number of elements; the
-    teacher has none.
+    The teacher's logits are divided by ``soften`` first. The gradient for the output's logits is the difference of the
+    probabilities over the number of elements; the teacher has none.
     """
     wide = torch.promote_types(output.dtype, torch.float32)
-    wanted = teacher.detach().to(wide).softmax(1)
+    wanted = (teacher.detach().to(wide) / soften).softmax(1)
     return -(wanted * output.to(wide).log_softmax(1)).sum(1).mean()
 
 
 def _every_width(nested: Nested, recipe: Recipe, generator: torch.Generator | None, *, has_teacher: bool) -> list[Pass]:
-    """The full width, one of the recipe's other cuts, each as often, and ``draws`` cuts between the narrowest and full.
+    """Two of the recipe's cuts, and ``draws`` cuts between the narrowest and the full width.
 
-    The full width learns the labels alone unless there is another teacher.
+    The first is the full width, which learns the labels and teaches the others; where another network teaches, it is
+    the narrowest, which has the most to learn. The second is any of the rest, each as often.
     """
     distil, full = float(recipe.distil), full_cut(nested.groups)
-    passes = [Pass(full, distil if has_teacher else 0.0)]
-    anchors = [cut for cut in anchor_cuts(nested.groups, recipe.cuts) if cut != full]
-    if not anchors:
-        return passes
-    chosen = anchors[int(torch.randint(len(anchors), (), generator=generator))]
+    narrower = [cut for cut in anchor_cuts(nested.groups, recipe.cuts) if cut != full]
+    if not narrower:
+        return [Pass(full, distil if has_teacher else 0.0)]
+    first, *others = [*narrower, full] if has_teacher else [full, *narrower]
+    second = others[int(torch.randint(len(others), (), generator=generator))]
     drawn = [
-        draw_between(nested, anchors[0], explore=recipe.explore, coupled=recipe.coupled, generator=generator)
+        draw_between(nested, narrower[0], explore=recipe.explore, coupled=recipe.coupled, generator=generator)
         for _ in range(recipe.draws)
     ]
-    return [*passes, Pass(chosen, distil), *(Pass(cut, distil, chance) for cut, chance in drawn)]
+    passes = [Pass(first, distil if has_teacher else 0.0), Pass(second, distil)]
+    return passes + [Pass(cut, distil, chance) for cut, chance in drawn]
 
 
 def _us_net(nested: Nested, recipe: Recipe, generator: torch.Generator | None, *, has_teacher: bool) -> list[Pass]:

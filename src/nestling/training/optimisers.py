@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from nestling.distributions.gates import gates_of
 from nestling.distributions.layout import axes_in_memory, laid_out_as
@@ -20,7 +21,7 @@ def make_optimiser(nested: Nested, recipe: Recipe, num_steps: int) -> torch.opti
     Orders, gates and log sigma^2 of sparse posteriors have a learning rate of their own.
     """
     decayed, plain, orders, natural = _parameters(nested)
-    lr = largest_lr(recipe, num_steps)
+    lr = largest_lr(recipe, num_steps, is_delicate=_is_delicate(nested.module))
     groups = [
         {"params": decayed, "lr": lr, "weight_decay": recipe.weight_decay},
         {"params": plain, "lr": lr, "weight_decay": 0.0},
@@ -86,6 +87,15 @@ class AdamW(torch.optim.AdamW):
         for tensors in (params, grads, *state[:-1]):  # the last are numbers of steps
             tensors[:] = [own.permute(axes) for own, axes in zip(tensors, orders, strict=False)]
         return result
+
+
+_NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+
+
+def _is_delicate(module: nn.Module) -> bool:
+    """Whether a network has convolutions, and no norm that would undo a change of their scale."""
+    has_kernels = any(parameter.ndim > 2 for parameter in module.parameters())
+    return has_kernels and not any(isinstance(part, _NORMS) for part in module.modules())
 
 
 def _can_be_fused(groups: list[dict[str, Any]]) -> bool:

@@ -18,6 +18,8 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 TEACHER_SHARE, FULL_WIDTH_SHARE = 0.9, 0.5
 """What distil="auto" means where another network teaches, and where the full width does: experiments/bn3."""
+TEACHER_SOFTENING, FULL_WIDTH_SOFTENING = 2.0, 1.0
+"""What soften="auto" means in the same two cases: docs/decisions/0014."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Recipe:
     optimiser: OptimiserName = "auto"
     """adamw, or sgd with momentum; auto is sgd where a teacher is given (fine-tuning), else adamw."""
     lr: float | Literal["auto"] = "auto"
-    """Largest learning rate of the weights; auto is 0.05 for sgd, and for adamw 0.003, or more, up to 0.01, for runs of
+    """Largest learning rate of the weights; auto is 0.1 for sgd, and for adamw 0.003, or more, up to 0.01, for runs of
     fewer than 5,000 steps."""
     order_lr: float = 1e-2
     """Largest learning rate of the orders' logits, of gates and of log sigma^2."""
@@ -61,9 +63,12 @@ class Recipe:
     distil: float | Literal["auto"] = "auto"
     """Share of the loss of narrower widths that comes from the full width's predictions rather than from the labels, or
     of all widths from a teacher's; auto is 0.5 for the full width, 0.9 for a teacher."""
+    soften: float | Literal["auto"] = "auto"
+    """What a teacher's logits are divided by before its probabilities are learned; auto is 1 for the full width, and 2
+    for another network, which is too certain of the data that it was trained on."""
     kappa: float | Literal["auto"] = "auto"
-    """Weight of the divergences from the prior; 1 is the evidence lower bound. auto is 0.1 for weights="ivon", and for
-    weights="gaussian" the number of examples over that of weights, at most 1."""
+    """Weight of the divergences from the prior; 1 is the evidence lower bound. auto is 0.3 for weights="ivon"; for
+    weights="gaussian" 0.001 with convolutions, else the number of examples over that of weights, at most 1."""
     kl_warm_up: float = 0.3
     """Share of steps over which that weight rises from zero."""
     weight_kl: WeightKL = "log_uniform"
@@ -117,6 +122,8 @@ class Recipe:
                 raise RangeError(name, getattr(self, name), "at least 0", "0 turns it off.")
         if self.distil != "auto":
             probability("distil", self.distil)
+        if self.soften != "auto":
+            positive_number("soften", self.soften)
         inner_probability("prior_keep", self.prior_keep)
         if self.order_weight is not None:
             positive_number("order_weight", self.order_weight)
@@ -157,7 +164,9 @@ class Recipe:
         """The recipe with the choices made that depend on whether there is a teacher."""
         optimiser = ("sgd" if has_teacher else "adamw") if self.optimiser == "auto" else self.optimiser
         distil = (TEACHER_SHARE if has_teacher else FULL_WIDTH_SHARE) if self.distil == "auto" else self.distil
-        return replace(self, optimiser=optimiser, distil=distil)
+        softening = TEACHER_SOFTENING if has_teacher else FULL_WIDTH_SOFTENING
+        soften = softening if self.soften == "auto" else self.soften
+        return replace(self, optimiser=optimiser, distil=distil, soften=soften)
 
     def but(self, **changes: Any) -> "Recipe":  # noqa: ANN401
         """The same recipe with some entries changed."""

@@ -2,22 +2,28 @@
 
 import math
 
-from nestling.distributions.weights import NaturalGaussian
+from nestling.distributions.weights import NaturalGaussian, WeightPosterior
 from nestling.network import Nested
 from nestling.network.bits import FIRST_SHARPNESS, LAST_SHARPNESS
 from nestling.training.recipe import Recipe
 
 _LONG_RUN = 5_000
-_LONG_LR, _SHORT_LR, _SGD_LR = 3e-3, 1e-2, 5e-2
+_LONG_LR, _SHORT_LR, _SGD_LR = 3e-3, 1e-2, 1e-1
 """Learning rates of adamw in a long and in a very short run, and of sgd: measured in experiments/bn3."""
 
 
-def largest_lr(recipe: Recipe, num_steps: int) -> float:
-    """The recipe's learning rate; auto for adamw grows with the root of the steps that a short run lacks."""
+def largest_lr(recipe: Recipe, num_steps: int, *, is_delicate: bool = False) -> float:
+    """The recipe's learning rate; auto for adamw grows with the root of the steps that a short run lacks.
+
+    It does not for a delicate network, one with convolutions and without norms: shared by several widths, such a
+    network stays where it started at the larger rates (docs/decisions/0014).
+    """
     if recipe.lr != "auto":
         return recipe.lr
     if recipe.optimiser == "sgd":
         return _SGD_LR
+    if is_delicate:
+        return _LONG_LR
     return min(_SHORT_LR, _LONG_LR * math.sqrt(max(1.0, _LONG_RUN / num_steps)))
 
 
@@ -39,16 +45,21 @@ def kappa_factor(recipe: Recipe, share: float) -> float:
     return min(1.0, share / recipe.kl_warm_up) if recipe.kl_warm_up else 1.0
 
 
-NATURAL_KAPPA = 0.1
-"""What kappa="auto" means for posteriors that learn by natural gradients: measured in experiments/bn3."""
+NATURAL_KAPPA = 0.3
+"""What kappa="auto" means for posteriors that learn by natural gradients: docs/decisions/0012."""
+CONVOLUTION_KAPPA = 1e-3
+"""What it means for other posteriors of networks with convolutions: docs/decisions/0012."""
 
 
 def largest_kappa(recipe: Recipe, nested: Nested, num_examples: int) -> float:
     """The recipe's weight of the divergences; auto depends on the posterior of the weights."""
     if recipe.kappa != "auto":
         return recipe.kappa
-    if any(isinstance(part, NaturalGaussian) for part in nested.modules()):
+    posteriors = [part for part in nested.modules() if isinstance(part, WeightPosterior)]
+    if any(isinstance(own, NaturalGaussian) for own in posteriors):
         return NATURAL_KAPPA
+    if any(own.mean.ndim > 2 for own in posteriors):
+        return CONVOLUTION_KAPPA
     return auto_kappa(num_examples, nested.num_uncertain)
 
 

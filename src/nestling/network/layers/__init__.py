@@ -1,6 +1,12 @@
 """Variational layers: one class per operation, each given a posterior over its weight."""
 
-from nestling.network.layers.convert import POSTERIORS, PosteriorName, make_plain, make_variational
+from nestling.network.layers.convert import (
+    POSTERIORS,
+    PosteriorName,
+    default_posterior,
+    make_plain,
+    make_variational,
+)
 from nestling.network.layers.convolution import (
     VariationalConv1d,
     VariationalConv2d,
@@ -35,6 +41,7 @@ __all__ = [
     "VariationalLinear",
     "carrying_moments",
     "check_sampling",
+    "default_posterior",
     "drawing",
     "make_plain",
     "make_variational",

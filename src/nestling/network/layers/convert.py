@@ -53,6 +53,12 @@ _VARIATIONAL: dict[type[nn.Module], Callable[[Any, WeightPosterior, Sampling], V
 }
 
 
+def default_posterior(module: nn.Module) -> PosteriorName:
+    """The posterior that did best in experiments/bn3: ivon for a network with convolutions, else gaussian."""
+    convolutions = _VARIATIONAL.keys() - {nn.Linear}
+    return "ivon" if any(type(part) in convolutions for part in module.modules()) else "gaussian"
+
+
 _HOOKS = """
     _forward_hooks _forward_hooks_with_kwargs _forward_hooks_always_called _forward_pre_hooks
     _forward_pre_hooks_with_kwargs _backward_hooks _backward_pre_hooks _is_full_backward_hook
