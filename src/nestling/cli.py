@@ -29,7 +29,7 @@ BROKEN_PIPE = 141
 
 
 def demo(*, out: Path = Path("runs/demo"), seed: int = 0) -> None:
-    """Train on digits with two classes kept away, and show what one run gives at every size.
+    """Train on digits in clutter with two classes kept away, and show what one run gives at every size.
 
     Example: nestling demo
 

@@ -17,8 +17,9 @@ from data_files import (
     write_tar,
 )
 from scipy.io import savemat
+from torch.nn import functional
 
-from nestling.data import DamagedError, DataError, MissingError, found, load, names
+from nestling.data import DamagedError, DataError, MissingError, found, load, names, readers
 from nestling.data.checksums import MD5
 from nestling.data.sources import SOURCES
 
@@ -30,7 +31,9 @@ def open_load(tmp_path):
 
 
 def test_names():
-    assert names() == tuple("digits mnist fashion_mnist kmnist cifar10 cifar100 svhn lidc tiny_imagenet".split())
+    assert names() == tuple(
+        "digits cluttered_digits mnist fashion_mnist kmnist cifar10 cifar100 svhn lidc tiny_imagenet".split()
+    )
 
 
 @pytest.mark.parametrize("gz", [True, False])
@@ -316,6 +319,30 @@ def test_fingerprint_knows_which_split_is_which():
 def test_the_splits_of_digits_are_the_same_for_everyone():
     """Results on digits can be compared only as long as this holds."""
     assert load("digits").fingerprint.startswith("1988b387e9368369")
+
+
+def test_digits_in_clutter_are_the_same_for_everyone():
+    data = load("cluttered_digits")
+    assert data.fingerprint.startswith("d3fe5e9fe63c85b7")
+    assert data.input_shape == (1, 32, 32)
+
+
+def test_digits_in_clutter_show_the_digit_that_their_label_says():
+    """Somewhere in an image nearly all bright pixels of the digit, twice as large, are bright."""
+    part, plain = readers.cluttered_digits([]), readers.digits([]).split
+    kernels = (plain.inputs > 230).double().repeat_interleave(2, 2).repeat_interleave(2, 3)
+    assert torch.equal(part.split.targets, plain.targets[part.groups])
+    for number in range(0, len(part.split), 97):
+        kernel = kernels[part.groups[number]][None]
+        dark = (part.split.inputs[number] < 100).double()[None]
+        assert float(functional.conv2d(dark, kernel).min() / kernel.sum()) < 0.02
+
+
+def test_no_digit_in_clutter_is_in_two_splits():
+    part, data = readers.cluttered_digits([]), load("cluttered_digits")
+    digit = {image.numpy().tobytes(): int(own) for image, own in zip(part.split.inputs, part.groups, strict=True)}
+    seen = [{digit[image.numpy().tobytes()] for image in split.inputs} for split in data.splits.values()]
+    assert sum(map(len, seen)) == len(set.union(*seen)) == 1797
 
 
 def test_strange_data_is_normalised_like_ones_own():

@@ -218,7 +218,7 @@ def test_bad_folders(tmp_path):
         ("minst", "did you mean 'mnist'"),
         ("cifar-10", "did you mean 'cifar10'"),
         ("FashionMNIST", "did you mean 'fashion_mnist'"),
-        ("qqqqqq", "The names are digits, mnist"),
+        ("qqqqqq", "The names are digits, cluttered_digits, mnist"),
         ("some/where", "does not exist"),
         ("mine.npz", "does not exist"),
     ],

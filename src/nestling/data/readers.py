@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from nestling.data.faults import DamagedError
 from nestling.data.formats.archive import FolderTree, Tree, ZipTree, read_tar
@@ -23,11 +25,55 @@ TINY_TOP = "tiny-imagenet-200/"
 
 def digits(paths: Sequence[Path]) -> Part:
     """The digits that come with scikit-learn, 8x8, their grey levels 0..16 stretched over a byte."""
+    images, labels = _digits()
+    return labelled(np.round(images * 255).astype(np.uint8)[:, None], labels, 10, "digits")
+
+
+CLUTTER_COPIES, CLUTTER_PIECES, CLUTTER_NOISE, CLUTTER_SIZE = 3, 2, 0.15, 32
+"""Images of each digit, pieces of other digits in an image, the noise of a pixel, and the pixels of a side."""
+
+
+def cluttered_digits(paths: Sequence[Path]) -> Part:
+    """The same digits, twice as large, each at three random places among pieces of others, in noise; always the same.
+
+    The images of one digit are a group, so that no digit is both trained on and tested on.
+    """
+    images, labels = _digits()
+    images = images.repeat(2, axis=1).repeat(2, axis=2)
+    random = np.random.RandomState(0)  # of this class numpy promises that its numbers never change
+    scenes = [_scene(images, number, random) for _ in range(CLUTTER_COPIES) for number in range(len(images))]
+    inputs = np.round(np.stack(scenes).clip(0, 1) * 255).astype(np.uint8)[:, None]
+    part = labelled(inputs, np.tile(labels, CLUTTER_COPIES), 10, "cluttered_digits")
+    return replace(part, groups=torch.arange(len(images)).repeat(CLUTTER_COPIES))
+
+
+def _scene(images: NDArray[np.float64], number: int, random: np.random.RandomState) -> NDArray[np.float64]:
+    """One digit of (N, S, S) among quarters of others, the brighter pixel in front."""
+    scene = np.zeros((CLUTTER_SIZE, CLUTTER_SIZE))
+    side = images.shape[1]
+    for _ in range(CLUTTER_PIECES):
+        row, column = random.randint(side // 2 + 1, size=2)
+        other = images[random.randint(len(images))]
+        _put(scene, other[row : row + side // 2, column : column + side // 2], random)
+    _put(scene, images[number], random)
+    noise: NDArray[np.float64] = CLUTTER_NOISE * random.standard_normal(scene.shape)
+    return scene + noise
+
+
+def _put(scene: NDArray[np.float64], piece: NDArray[np.float64], random: np.random.RandomState) -> None:
+    """Lay a square piece at a random place of a scene."""
+    side = len(piece)
+    row, column = random.randint(CLUTTER_SIZE - side + 1, size=2)
+    place = scene[row : row + side, column : column + side]
+    np.maximum(place, piece, out=place)
+
+
+def _digits() -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """The digits that come with scikit-learn, in [0, 1], and their labels."""
     from sklearn.datasets import load_digits  # slow to import, and of use here only
 
     bunch = load_digits()
-    images = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
-    return labelled(images, bunch.target, 10, "digits")
+    return bunch.images / 16, bunch.target
 
 
 def idx_pair(paths: Sequence[Path]) -> Part:

@@ -132,6 +132,12 @@ SOURCES = {
     source.name: source
     for source in (
         Source("digits", {WHOLE: (Layout((), readers.digits),)}, {WHOLE: 1797}, class_names.DIGITS),
+        Source(
+            "cluttered_digits",
+            {WHOLE: (Layout((), readers.cluttered_digits),)},
+            {WHOLE: 3 * 1797},
+            class_names.DIGITS,
+        ),
         _idx("mnist", "https://ossci-datasets.s3.amazonaws.com/mnist/", class_names.DIGITS, 0.1307, 0.3081),
         _idx(
             "fashion_mnist",
