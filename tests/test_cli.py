@@ -413,3 +413,19 @@ def test_nobody_reads_what_is_printed(tmp_path):
     with os.fdopen(writer, "wb") as out:
         done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, cwd=tmp_path, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (cli.BROKEN_PIPE, b"")
+
+
+def test_the_current_folder_comes_last_where_modules_are_looked_for(monkeypatch, tmp_path, capsys):
+    """A file there called scipy.py must not run in place of the library; module:function of the user's is found."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", ["nestling", "--version"])
+    cli.main()
+    assert sys.path[-1] == str(tmp_path)
+    assert str(tmp_path) not in sys.path[:-1]
+
+
+def test_importing_the_library_leaves_optimisers_alone():
+    code = "import nestling, torch.optim.optimizer as o; print(len(o._global_optimizer_post_hooks))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert found.stdout.strip() == "0"

@@ -240,7 +240,7 @@ def data() -> None:
 
 def main() -> None:
     """Run the command that was asked for; on bad input say so in one line and exit with 2."""
-    sys.path.insert(0, os.getcwd())
+    sys.path.append(os.getcwd())  # for module:function of the user's; last, so that nothing there hides a library
     functions: dict[str, Callable[..., None]] = {
         f.__name__: f for f in (demo, train, evaluate, search, extract, prune, predict, data)
     }

@@ -1,6 +1,7 @@
 """Whether tensors were written to: what is worked out from them and kept is of use only until then."""
 
 from collections.abc import Iterable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -20,7 +21,10 @@ class _Steps:
         cls.number += 1
 
 
-register_optimizer_step_post_hook(_Steps.count)
+@cache
+def _count_steps() -> None:
+    """Begin to count: from the first state on that is asked for, so that importing the library changes nothing."""
+    register_optimizer_step_post_hook(_Steps.count)
 
 
 def write_state(tensors: Iterable[Tensor]) -> State | None:
@@ -28,6 +32,7 @@ def write_state(tensors: Iterable[Tensor]) -> State | None:
 
     None where nothing is noted of them: while code is compiled, in inference mode, and for tensors of ``torch.func``.
     """
+    _count_steps()
     given = tuple(tensors)
     if torch.compiler.is_compiling() or any(own.is_inference() or is_functorch_wrapped_tensor(own) for own in given):
         return None

@@ -394,6 +394,18 @@ def test_gradients_are_finite_where_the_variance_vanishes(dtype):
     assert all(torch.isfinite(tensor.grad).all() for tensor in tensors_of(layer).values())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, F64])
+def test_small_noise_is_there_in_any_precision(dtype):
+    """A variance of 5e-5, less than the square of bfloat16's precision."""
+    torch.manual_seed(19)
+    layer = convert(nn.Linear(1, 20_000, bias=False, dtype=dtype))
+    with torch.no_grad():
+        layer.posterior.mean.fill_(0.1)
+        layer.posterior.log_alpha.fill_(math.log(5e-5 / 0.1**2))
+    drawn = layer(torch.ones(1, 1, dtype=dtype)).detach().double() - 0.1
+    assert float(drawn.std()) == pytest.approx(5e-5**0.5, rel=0.05)
+
+
 def test_any_posterior_will_do():
     mean, log_sigma2 = nn.Parameter(torch.randn(3, 4, dtype=F64)), nn.Parameter(torch.full((3, 4), -1.0, dtype=F64))
     x = torch.randn(1, 4, dtype=F64)

@@ -11,11 +11,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import nestling as nl
+from nestling.distributions import BernoulliChain, kl
 from nestling.errors import ArgumentError
 from nestling.training import Recipe
 from nestling.training import elbo as step_loss
 from nestling.training import elbo_terms as step_terms
-from nestling.training.terms import WEIGHT_KLS
+from nestling.training.terms import WEIGHT_KLS, order_divergence
 
 N = 50
 PRIOR = 0.9
@@ -493,3 +494,11 @@ def test_kappa_by_default_is_tempered_for_more_weights_than_examples(size):
     assert N < number < 10_000
     terms, free = (step_terms(nested, (X, Y), dataset_size=size, cuts=(1.0,), **own) for own in ({}, {"kappa": 0.0}))
     close((terms.loss - free.loss).detach(), terms.weight_kl / (number if size == N else size))
+
+
+def test_the_prior_of_orders_has_their_precision_whatever_came_before():
+    single, double = nested_mlp(weights=None), nested_mlp(weights=None).double()
+    order_divergence(single, 0.9)
+    priors = [BernoulliChain(torch.full((2,), 0.9, dtype=torch.float64)) for _ in double.orders]
+    expected = sum(kl(own, prior) for own, prior in zip(double.orders.values(), priors, strict=True))
+    assert float((order_divergence(double, 0.9) - expected).abs()) < 1e-14

@@ -19,6 +19,7 @@ from nestling.distributions import (
     molchanov_kl,
 )
 from nestling.distributions.gates import gates_of
+from nestling.distributions.orders import Order
 from nestling.errors import ArgumentError
 from nestling.network import Cut, Nested
 from nestling.prediction.likelihoods import Likelihood
@@ -74,16 +75,18 @@ def gate_divergence(nested: Nested, like: Tensor) -> Tensor:
 
 def order_divergence(nested: Nested, prior_keep: float) -> Tensor:
     """Phi1 of BN3: the divergence of the orders from chains that keep each next block with the same probability."""
-    terms = [
-        kl(order, _prior(order.num_blocks, order.num_always, prior_keep, order.log_probs().device))
-        for order in nested.orders.values()
-    ]
-    return torch.stack(terms).sum()
+    return torch.stack([kl(order, _prior_of(order, prior_keep)) for order in nested.orders.values()]).sum()
+
+
+def _prior_of(order: Order, keep: float) -> BernoulliChain:
+    like = order.log_probs()
+    return _prior(order.num_blocks, order.num_always, keep, like.dtype, like.device)
 
 
 @cache
-def _prior(num_blocks: int, num_always: int, keep: float, device: torch.device) -> BernoulliChain:
-    return BernoulliChain(torch.full((num_blocks - num_always,), keep, device=device), num_always=num_always)
+def _prior(num_blocks: int, num_always: int, keep: float, dtype: torch.dtype, device: torch.device) -> BernoulliChain:
+    keeps = torch.full((num_blocks - num_always,), keep, dtype=dtype, device=device)
+    return BernoulliChain(keeps, num_always=num_always)
 
 
 def pair_of(batch: Sequence[Any]) -> tuple[Any, Tensor]:

@@ -209,8 +209,8 @@ class _Variance(torch.autograd.Function):
 class _Noisy(torch.autograd.Function):
     """mean + noise * root(variance), which keeps one tensor for its gradients.
 
-    A variance below the square of the precision, which is nothing beside activations of size one, counts as none: no
-    noise, and no gradient, which would be infinite.
+    A variance below the square of the precision, that of single precision for lower ones, counts as none: no noise, and
+    no gradient, which would be infinite.
     """
 
     generate_vmap_rule = True
@@ -218,7 +218,7 @@ class _Noisy(torch.autograd.Function):
     @staticmethod
     def forward(mean: Tensor, variance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """The activations, and twice their slope in the variance."""
-        least = torch.finfo(variance.dtype).eps ** 2
+        least = min(torch.finfo(variance.dtype).eps, torch.finfo(torch.float32).eps) ** 2
         twice = noise * torch.threshold(variance, least, torch.inf).rsqrt_()
         return torch.addcmul(mean, twice, variance), twice
 
