@@ -117,3 +117,37 @@ def test_network_that_runs_as_a_graph():
 def run(nested, cut, x):
     with nested.at(cut):
         return nested(x)
+
+
+class Standardised(nn.Conv2d):
+    """A convolution whose weight is standardised by a batch norm without statistics, as in BiT and NF-ResNets."""
+
+    def forward(self, x):
+        flat = self.weight.reshape(1, self.out_channels, -1)
+        weight = nn.functional.batch_norm(flat, None, None, training=True, momentum=0.0).reshape_as(self.weight)
+        return nn.functional.conv2d(x, weight, self.bias, padding=1)
+
+
+class StandardisedBlocks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Standardised(4, 4, 3) for _ in range(3))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x).relu()
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_norm_without_statistics_stays_as_it_is_in_a_network_that_runs_as_a_graph(training):
+    torch.manual_seed(0)
+    module, x = StandardisedBlocks().double(), torch.randn(3, 4, 5, 5, dtype=torch.float64)
+    nested = nl.nest(module, x, weights=None, kinds=("layer",), num_always=1).train(training)
+    assert not nested.calls_layers
+    with nested.at(1.0):
+        torch.testing.assert_close(nested(x), module(x))
+    module.blocks = module.blocks[:2]
+    with nested.at({nested.groups.free[0].name: 2}):
+        torch.testing.assert_close(nested(x), module(x))

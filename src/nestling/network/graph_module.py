@@ -132,7 +132,8 @@ class _Builder:
         flag = _MODE_ARGUMENTS.get(name.removesuffix("_"))
         if flag is not None and _argument(node, (flag,)) is True:
             _set_argument(node, (flag,), self.training)
-        if name == "batch_norm" and _argument(node, ("training",)) is True:
+        keeps_statistics = name == "batch_norm" and _argument(node, ("running_mean",)) is not None
+        if keeps_statistics and _argument(node, ("training",)) is True:
             held = next((n for n in node.all_input_nodes if n.op == "get_attr"), None)
             _set_argument(node, ("training",), self.any_training if held is None else self._norm_mode(node, held))
         if name == "scaled_dot_product_attention" and _argument(node, ("dropout_p",)):
