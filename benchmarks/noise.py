@@ -30,7 +30,7 @@ def network() -> nn.Module:
 def trained(sampling: Any, seed: int, epochs: int) -> tuple[nl.Nested, Any]:  # noqa: ANN401
     torch.manual_seed(seed)
     data = nl.data.load("digits", seed=seed)
-    nested = nl.nest(network(), torch.zeros(2, 1, 8, 8), num_blocks=8, sampling=sampling)
+    nested = nl.nest(network(), torch.zeros(2, 1, 8, 8), weights="gaussian", num_blocks=8, sampling=sampling)
     nl.train(nested, data, nl.Recipe(epochs=epochs, batch_size=BATCH, seed=seed), quiet=True)
     return nested, data
 

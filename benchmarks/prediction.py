@@ -39,7 +39,9 @@ def main() -> None:
     plain, last = nl.models.build("vgg11").eval(), nl.models.build("vgg11").eval()
     last.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     example = torch.zeros(2, 3, 32, 32)
-    nested, shared = (nl.nest(last, example, num_blocks=32, sampling=how).eval() for how in ("local", "shared"))
+    nested, shared = (
+        nl.nest(last, example, weights="gaussian", num_blocks=32, sampling=how).eval() for how in ("local", "shared")
+    )
     others = {name: nl.models.build("vgg11") for name in peers.installed()}
     for name, other in others.items():
         peers.make_bayesian(other, name)

@@ -27,7 +27,7 @@ def divergence_alone(*, full: bool = False) -> Callable[[], None]:
     """
     torch.manual_seed(0)
     module = nl.models.build("vgg11").to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    nested = nl.nest(module, torch.zeros(2, 3, 32, 32), num_blocks=32).train()
+    nested = nl.nest(module, torch.zeros(2, 3, 32, 32), weights="gaussian", num_blocks=32).train()
     widths = torch.Generator().manual_seed(0)
 
     def run() -> None:

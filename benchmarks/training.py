@@ -64,7 +64,9 @@ def step_of(
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         x = x.to(memory_format=torch.channels_last)
     if sampling is not None:
-        module = nested = nl.nest(module, torch.zeros(2, 3, 32, 32), num_blocks=32, sampling=sampling)
+        module = nested = nl.nest(
+            module, torch.zeros(2, 3, 32, 32), weights="gaussian", num_blocks=32, sampling=sampling
+        )
         widths = torch.Generator().manual_seed(0)
         everything = full_cut(nested.groups)
 

@@ -45,7 +45,7 @@ def run(
     data = nl.data.load(own["data"], seed=seed)
     strange = nl.data.load(own["strange"], splits=("test",)).normalised_like(data)
     module = nl.models.build(network, width=own.get("width", 1.0)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    nested = nl.nest(module, torch.zeros(2, *nl.models.example_shape(network)), num_blocks=16)
+    nested = nl.nest(module, torch.zeros(2, *nl.models.example_shape(network)), weights="gaussian", num_blocks=16)
     recipe = nl.Recipe(epochs=epochs, batch_size=256, seed=seed, cuts=CUTS, precision=precision)
     nl.train(nested, data, recipe, out=folder)
     test, ood = (list(islice(part.batches("test", BATCH), images // BATCH)) for part in (data, strange))
