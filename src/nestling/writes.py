@@ -32,8 +32,8 @@ def write_state(tensors: Iterable[Tensor]) -> State | None:
 
     None where nothing is noted of them: while code is compiled, in inference mode, and for tensors of ``torch.func``.
     """
-    _count_steps()
     given = tuple(tensors)
     if torch.compiler.is_compiling() or any(own.is_inference() or is_functorch_wrapped_tensor(own) for own in given):
         return None
+    _count_steps()
     return _Steps.number, tuple((own.data_ptr(), own._version) for own in given)

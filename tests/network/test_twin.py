@@ -1,10 +1,12 @@
 """Twins of a module compute what it would with other tensors in its hands, and leave it alone."""
 
+import weakref
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import nestling as nl
 from nestling.network.tensors import Holders
@@ -138,6 +140,101 @@ def test_a_change_of_the_module_is_seen_at_a_cut():
         second = nested(x)
     assert not torch.equal(first, second)
     torch.testing.assert_close(second, nl.extract(nested, 0.5)(x))
+
+
+class Odd(nn.Module):
+    """A buffer that may come later, and activations in a plain list."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+        self.register_buffer("shift", None)
+        self.acts = [nn.LeakyReLU(0.1)]
+
+    def forward(self, x):
+        x = self.acts[0](self.first(x))
+        return self.last(x if self.shift is None else x + self.shift)
+
+
+def set_shift(module):
+    module.shift = torch.ones(())
+
+
+def set_slope(module):
+    module.acts[0].negative_slope = 0.9
+
+
+def set_item(module):
+    module.acts[0] = nn.Tanh()
+
+
+@pytest.mark.parametrize("change", [set_shift, set_slope, set_item])
+def test_changes_of_what_is_no_attribute_are_seen_at_a_cut(change):
+    torch.manual_seed(0)
+    nested, x = nl.nest(Odd(), torch.randn(2, 4), weights=None, num_blocks=4).eval(), torch.randn(3, 4)
+    with torch.no_grad(), nested.at(0.5):
+        first = nested(x)
+        change(nested.module)
+        second = nested(x)
+    with nested.at(0.5), torch.enable_grad():  # made for this call alone
+        torch.testing.assert_close(second, nested(x).detach())
+    assert not torch.allclose(first, second)
+
+
+class Hooked(nn.Module):
+    """A hook that reads a parameter of the module it belongs to."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.gain = nn.Linear(4, 8), nn.Linear(8, 2), nn.Parameter(torch.rand(8))
+        self.first.register_forward_hook(self.scale)
+
+    def scale(self, part, args, output):
+        return output * self.gain
+
+    def forward(self, x):
+        return self.last(self.first(x))
+
+
+class Child(nn.Module):
+    """A part that knows its parent by a weak reference."""
+
+    def __init__(self, parent):
+        super().__init__()
+        object.__setattr__(self, "parent", weakref.ref(parent))
+
+    def forward(self, x):
+        return self.parent().first(x)
+
+
+class Parent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+        self.child = Child(self)
+
+    def __deepcopy__(self, memo):
+        copy = Parent()
+        copy.load_state_dict(self.state_dict())
+        return copy
+
+    def forward(self, x):
+        return self.last(self.child(x).relu())
+
+
+@pytest.mark.parametrize("make", [Hooked, Parent])
+def test_hooks_and_weak_references_to_the_module_see_the_tensors_of_the_cut(make):
+    torch.manual_seed(0)
+    module = make()
+    assert not is_separable(module)
+    nested, x = nl.nest(module, torch.randn(2, 4), weights=None, num_blocks=4).eval(), torch.randn(3, 4)
+    with torch.no_grad(), nested.at(0.5):
+        found = nested(x)
+    half = {name: own[..., :4] if own.shape[-1] == 8 else own for name, own in module.state_dict().items()}
+    half |= {name: own[:4] for name, own in half.items() if len(own) == 8}
+    expected = functional.linear(x, half["first.weight"], half["first.bias"])
+    expected = expected * half["gain"] if "gain" in half else expected.relu()
+    torch.testing.assert_close(found, functional.linear(expected, half["last.weight"], half["last.bias"]))
 
 
 def test_hooks_run_whenever_they_were_added():

@@ -184,3 +184,27 @@ def test_a_cut_and_drawing_belong_to_the_thread_that_asked_for_them():
         assert not torch.equal(nested(x), nested(x))
     with torch.no_grad():
         assert torch.equal(nested(x), whole)
+
+
+def test_divergences_and_cuts_that_are_forgotten_do_not_disturb_other_threads():
+    """More cuts than are kept, nothing worked out in advance, and tensors of cuts forgotten all the while."""
+    nested, x = network("grouped")
+    names = [group.name for group in nested.groups.free]
+    cuts = [dict.fromkeys(names, width) for width in (1, 2, 3, 4)] + [{names[0]: width} for width in (1, 2, 3)]
+    expected = {}
+    for number, cut in enumerate(cuts):
+        with torch.no_grad():
+            expected[number] = nl.extract(nested, cut)(x)
+
+    def ask(number):
+        if number % 3 == 0:
+            nested.forget()
+        if number % 3 == 1:
+            nested.log_alphas(nl.Cut(tuple((name, 1) for name in names)))
+        cut = number % len(cuts)
+        return cut, mean_at(nested, x, cuts[cut], 0)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = list(pool.map(ask, range(CALLS)))
+    for cut, answer in found:
+        torch.testing.assert_close(answer, expected[cut])

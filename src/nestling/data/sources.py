@@ -135,7 +135,7 @@ SOURCES = {
         Source(
             "cluttered_digits",
             {WHOLE: (Layout((), readers.cluttered_digits),)},
-            {WHOLE: 3 * 1797},
+            {WHOLE: readers.CLUTTER_COPIES * 1797},
             class_names.DIGITS,
         ),
         _idx("mnist", "https://ossci-datasets.s3.amazonaws.com/mnist/", class_names.DIGITS, 0.1307, 0.3081),

@@ -207,9 +207,14 @@ class Nested(nn.Module):
     @contextmanager
     def _posteriors(self, cut: Cut) -> Iterator[dict[str, WeightPosterior]]:
         """The posteriors of the layers that a cut keeps, of the cut's size inside the block."""
-        gone = self.dropped(cut)
-        with self._runner.holders.replaced(self.sliced_at(cut)):
-            yield {path: own.posterior for path, own in self._layers.items() if f"{path}.weight" not in gone}
+        gone, smaller = self.dropped(cut), self.sliced_at(cut)
+        kept = {path: own.posterior for path, own in self._layers.items() if f"{path}.weight" not in gone}
+        if not self.training:  # other threads may be running the network
+            twin = self._runner.twin(smaller)
+            yield {path: twin.part(own) for path, own in kept.items()}  # type: ignore[misc]
+            return
+        with self._runner.holders.replaced(smaller):
+            yield kept
 
     def weight_shares(self, path: str, values: Mapping[str, Tensor]) -> Tensor:
         """For each weight of a variational layer the product of the values of the blocks it lies in, such as keep
@@ -229,7 +234,7 @@ class Nested(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Nested":
         """Take the example and the statistics of cuts along when the network changes its device or dtype."""
-        self._blocks.clear()
+        self.forget()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.example, self.statistics = pytree.tree_map_only(Tensor, fn, (self.example, self.statistics))
         return self
@@ -241,7 +246,8 @@ class Nested(nn.Module):
 
     def forget(self) -> None:
         """Forget the tensors that were laid out for cuts: they may have been written to through ``.data``."""
-        self._blocks.clear()
+        with _KEEPING:
+            self._blocks.clear()
 
     def _block_at(self, cut: Cut) -> "_Block":
         """The block of a cut, an old one if it was among the last few."""
@@ -313,6 +319,8 @@ class _Block:
         seen, last = (nested.rescale, state), self._last
         if state is not None and last is not None and last[0] == seen and last[1] is statistics and last[2].is_fresh():
             return last[2]
+        if last is not None and not last[2].is_fresh():
+            nested._runner.reconsider()
         own = {name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter)}
         smaller = nested.tensors_at(self.cut)
         dense = {name: t.contiguous() if name in own else t for name, t in smaller.items()}

@@ -50,10 +50,16 @@ class Runner(ABC):
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.holders = Holders(module)
+        self._separable: bool | None = None
 
     def refresh(self) -> None:
         """Look again at what the module holds, after layers of it have been replaced."""
         self.holders = Holders(self.module)
+
+    def reconsider(self) -> None:
+        """Find out again whether the module has twins, since an attribute has changed; one that has none stays so."""
+        if self._separable:
+            self._separable = None
 
     @abstractmethod
     def run(self, cut: Cut, smaller: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
@@ -70,7 +76,7 @@ class Runner(ABC):
         """The parameters and buffers of the module, each once."""
         return self.holders.tensors()
 
-    def _twin(self, smaller: Mapping[str, Tensor]) -> Twin:
+    def twin(self, smaller: Mapping[str, Tensor]) -> Twin:
         """A twin of the module with smaller tensors."""
         own = self.holders.tensors()
         return Twin(self.module, {id(own[name]): tensor for name, tensor in smaller.items()})
@@ -94,7 +100,6 @@ class ModuleRunner(Runner):
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
         self._known: dict[Cut, Attributes] = {}
-        self._separable: bool | None = None
 
     def run(self, cut: Cut, smaller: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         """Run the module's code on the smaller tensors."""
@@ -107,7 +112,7 @@ class ModuleRunner(Runner):
             self._separable = is_separable(self.module)
         if not self._separable:
             return _InTurn(self, cut, smaller, norms)
-        twin = self._twin(smaller)
+        twin = self.twin(smaller)
         for module, name, value in self._changed(cut, smaller):
             setattr(twin.part(module), name, value)
         for path in norms:
@@ -182,7 +187,7 @@ class GraphRunner(Runner):
         training = {path for path, norm in self._norms.items() if norm.training} | set(norms)
         flags: dict[str, bool] = {flag: path in training for path, flag in program.norms.items()}
         attributes = dict(sizes) | flags | {RECALIBRATING: bool(training), "training": self.module.training}
-        return _BoundGraph(program, attributes, self._twin(smaller))
+        return _BoundGraph(program, attributes, self.twin(smaller))
 
     def extracted(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
         """A copy of the graph's module, which has the names of the original's tensors and the sizes of the cut."""
@@ -192,7 +197,7 @@ class GraphRunner(Runner):
         program = self._program(cut)
         copy = deepcopy(program.module)
         copy._non_persistent_buffers_set |= program.module._non_persistent_buffers_set  # which fx forgets
-        module = self._twin(smaller).module
+        module = self.twin(smaller).module
         Holders(copy).put({name: _mean(module, name) for name in program.names})
         flags = [(flag, True) for flag in program.norms.values()]
         for name, value in [*self._sizes(program, cut), *flags, (RECALIBRATING, False)]:

@@ -2,7 +2,8 @@
 
 import gc
 import operator
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
@@ -37,11 +38,13 @@ class Twin:
 
     def __init__(self, module: nn.Module, tensors: Mapping[int, Tensor]) -> None:
         self._tensors = tensors
+        self._originals: list[nn.Module] = []
         self._parts: dict[int, nn.Module] = {}
         self._made: dict[int, tuple[Any, Any]] = {}
         self.module = self._of_module(module)
-        self._stores = [store for part in module.modules() for store in (vars(part), part._modules)]
-        self._attributes = [value for own in self._stores for value in own.values()]
+        self._watched = [own for part in self._originals for own in (vars(part), *(vars(part)[n] for n in _STORES))]
+        self._watched += [old for old, new in self._made.values() if new is not old and isinstance(old, list | dict)]
+        self._contents = list(chain.from_iterable(map(_contents, self._watched)))
 
     @property
     def originals(self) -> set[int]:
@@ -57,15 +60,16 @@ class Twin:
         return self._parts[id(original)]
 
     def is_fresh(self) -> bool:
-        """Whether every attribute and part of the module is still the one that the twin was made with."""
-        same = map(operator.is_, chain.from_iterable(map(dict.values, self._stores)), self._attributes)
-        return sum(map(len, self._stores)) == len(self._attributes) and all(same)
+        """Whether every attribute, tensor and part of the module is still the one that the twin was made with."""
+        same = map(operator.is_, chain.from_iterable(map(_contents, self._watched)), self._contents)
+        return sum(map(len, self._watched)) == len(self._contents) and all(same)
 
     def _of_module(self, module: nn.Module) -> nn.Module:
         known = self._parts.get(id(module))
         if known is not None:
             return known
         copy: nn.Module = object.__new__(type(module))
+        self._originals.append(module)
         self._parts[id(module)] = copy
         own = vars(copy)
         for name, value in vars(module).items():
@@ -136,12 +140,17 @@ _REBUILD: dict[type, Any] = {
 }
 
 
+def _contents(held: Any) -> Iterable[Any]:  # noqa: ANN401
+    """The values of a dictionary, or the items of a list."""
+    return held.values() if isinstance(held, dict) else held
+
+
 def _leads_to(start: object, targets: set[int]) -> bool:
     """Whether one of the objects can be reached from another, other than through classes and globals."""
     seen, waiting = {id(start)}, [start]
     while waiting:
         for value in _held_by(waiting.pop()):
-            if id(value) in targets:
+            if id(value) in targets or type(value) in weakref.ProxyTypes:
                 return True
             if id(value) not in seen and not isinstance(value, _OUTSIDE):
                 seen.add(id(value))
@@ -153,8 +162,10 @@ def _held_by(value: object) -> Iterator[object]:
     if isinstance(value, FunctionType):
         yield from (cell.cell_contents for cell in value.__closure__ or () if _is_set(cell))
         yield from (value.__defaults__, value.__kwdefaults__, vars(value))
+    elif isinstance(value, weakref.ReferenceType):
+        yield value()
     elif isinstance(value, nn.Module):
-        yield from (held for name, held in vars(value).items() if name not in _SHARED)
+        yield from vars(value).values()  # hooks among them
     else:
         yield from gc.get_referents(value)
 

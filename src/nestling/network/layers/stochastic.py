@@ -41,7 +41,7 @@ class Stochastic(nn.Module):
     @property
     def mode(self) -> Mode:
         """How it runs now."""
-        return _modes.get().get(vars(self).get(STANDS_FOR, id(self)), _ORDINARY)
+        return _modes.get().get(_identity(self), _ORDINARY)
 
     @property
     def draws(self) -> bool:
@@ -84,9 +84,15 @@ def _changed(module: nn.Module, **changes: bool | Sampling) -> Iterator[None]:
     """Run the stochastic parts of a module in another mode inside the block."""
     now = _modes.get()
     parts = (part for part in module.modules() if isinstance(part, Stochastic))
-    changed = {id(part): replace(now.get(id(part), _ORDINARY), **changes) for part in parts}  # type: ignore[arg-type]
+    changed = {own: replace(now.get(own, _ORDINARY), **changes) for own in map(_identity, parts)}  # type: ignore[arg-type]
     token = _modes.set({**now, **changed})
     try:
         yield
     finally:
         _modes.reset(token)
+
+
+def _identity(part: nn.Module) -> int:
+    """What a part is known by: a twin's by the identity of the part that it stands for."""
+    identity: int = vars(part).get(STANDS_FOR, id(part))
+    return identity
