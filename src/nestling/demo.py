@@ -125,9 +125,9 @@ def _row(number: int, price: Any, methods: Sequence[Figures]) -> list[str]:  # n
 _LABELS = {"BN3": "BN3: nested, Bayesian", "FN3": "FN3: nested, plain", "alone": "one network for each size"}
 
 _NOTES = """\
-All in percent, on test images of digits 0 to 7 among pieces of others; AUPR: telling 8 and 9, never trained on, from
-them by the entropy. BN3 is one network with learned orders and Bayesian weights, FN3 one with fixed orders and plain
-weights, and "alone" is a plain network of each size that was trained by itself.
+All in percent, on test images of digits 0 to 7 among pieces of others; AUPR: telling images of 8 and 9, which no
+training image is labelled as, from them by the entropy. BN3 is one network with learned orders and Bayesian weights,
+FN3 one with fixed orders and plain weights, and "alone" is a plain network of each size that was trained by itself.
 
 Saved: {out} (the nested network) and {picture} (these curves).
 Next:  nestling evaluate {out} --cuts 0.2 0.4        the same network at widths of your choice

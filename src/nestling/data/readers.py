@@ -36,7 +36,8 @@ CLUTTER_COPIES, CLUTTER_PIECES, CLUTTER_NOISE, CLUTTER_SIZE = 3, 2, 0.15, 32
 def cluttered_digits(paths: Sequence[Path]) -> Part:
     """The same digits, twice as large, each at three random places among pieces of others, in noise; always the same.
 
-    The images of one digit are a group, so that no digit is both trained on and tested on.
+    The images of one digit are a group, so that no digit is the subject of both training and test images; pieces come
+    from all digits.
     """
     images, labels = _digits()
     images = images.repeat(2, axis=1).repeat(2, axis=2)

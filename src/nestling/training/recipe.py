@@ -37,7 +37,7 @@ class Recipe:
     """adamw, or sgd with momentum; auto is sgd where a teacher is given (fine-tuning), else adamw."""
     lr: float | Literal["auto"] = "auto"
     """Largest learning rate of the weights; auto is 0.1 for sgd, and for adamw 0.003, or more, up to 0.01, for runs of
-    fewer than 5,000 steps."""
+    fewer than 5,000 steps, unless the network has convolutions and no norms."""
     order_lr: float = 1e-2
     """Largest learning rate of the orders' logits, of gates and of log sigma^2."""
     noise_lr: float = 1e-3

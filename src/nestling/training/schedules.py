@@ -9,7 +9,7 @@ from nestling.training.recipe import Recipe
 
 _LONG_RUN = 5_000
 _LONG_LR, _SHORT_LR, _SGD_LR = 3e-3, 1e-2, 1e-1
-"""Learning rates of adamw in a long and in a very short run, and of sgd: measured in experiments/bn3."""
+"""Learning rates of adamw in a long and in a very short run (experiments/bn3), and of sgd (docs/decisions/0014)."""
 
 
 def largest_lr(recipe: Recipe, num_steps: int, *, is_delicate: bool = False) -> float:

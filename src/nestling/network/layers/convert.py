@@ -54,7 +54,7 @@ _VARIATIONAL: dict[type[nn.Module], Callable[[Any, WeightPosterior, Sampling], V
 
 
 def default_posterior(module: nn.Module) -> PosteriorName:
-    """The posterior that did best in experiments/bn3: ivon for a network with convolutions, else gaussian."""
+    """What weights="auto" means: ivon with convolutions, else gaussian (docs/decisions/0012)."""
     convolutions = _VARIATIONAL.keys() - {nn.Linear}
     return "ivon" if any(type(part) in convolutions for part in module.modules()) else "gaussian"
 
