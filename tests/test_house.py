@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
+from torch import fx, nn
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "nestling"
@@ -22,9 +24,10 @@ FLOORS = [
     {"network"},
     {"distributions"},
     {"arguments", "processes", "seeding", "version", "writes"},
-    {"errors"},
+    {"errors", "torch_parts"},
 ]
 MODULES = sorted(SOURCE.rglob("*.py"))
+TORCH_PARTS = SOURCE / "torch_parts.py"
 
 
 def floor_of(module: str) -> int:
@@ -91,3 +94,77 @@ def test_no_room_without_a_name(path):
 def test_architecture_names_every_floor(path):
     room = module_name(path).split(".")[1:2]
     assert not room or room[0] in (ROOT / "ARCHITECTURE.md").read_text()
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__")
+
+
+@cache
+def private_names_of_torch() -> frozenset[str]:
+    """What the objects that the library handles have under a private name, hooks that a subclass may replace too."""
+    adam = torch.optim.AdamW([torch.zeros(1)])
+    norm, plain, transposed = nn.BatchNorm2d(1), nn.Conv2d(1, 1, 1), nn.ConvTranspose2d(1, 1, 1)
+    graph = fx.symbolic_trace(nn.Sequential(plain))
+    operation, node = torch.ops.aten.add.Tensor, next(iter(graph.graph.nodes))
+    things = (norm, plain, transposed, adam, graph, graph.graph, node, operation)
+    return frozenset(name for thing in things for name in (*dir(thing), *vars(type(thing))) if is_private(name))
+
+
+def private_parts_of_torch(path: Path) -> list[str]:
+    """The lines of a file that import, read, override or spell a private part of torch, or an experimental one."""
+    tree = ast.parse(path.read_text())
+    members = [node for part in ast.walk(tree) if isinstance(part, ast.ClassDef) for node in part.body]
+    methods = [node for node in members if isinstance(node, ast.FunctionDef)]
+    own = {node.name for node in methods} | {node.target.id for node in members if isinstance(node, ast.AnnAssign)}
+    own |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    own -= private_names_of_torch()
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            names = [module + alias.name for alias in node.names]
+            odd = [n for n in names if n.startswith("torch.") and re.search(r"\._|\.experimental\b", n)]
+        elif isinstance(node, ast.Attribute):
+            odd = [node.attr] if is_private(node.attr) and node.attr not in own and node.attr != "_replace" else []
+        elif node in methods:
+            odd = [node.name] if node.name in private_names_of_torch() else []
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            odd = [word for word in node.value.split() if word in private_names_of_torch()]
+        else:
+            odd = []
+        found += [f"{path.name}:{node.lineno}: {name}" for name in odd]
+    return found
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path != TORCH_PARTS], ids=module_name)
+def test_private_parts_of_torch_are_used_in_one_file(path):
+    assert private_parts_of_torch(path) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from torch.utils import _pytree",
+        "import torch._dynamo",
+        "from torch.fx.experimental.proxy_tensor import make_fx",
+        "torch._C",
+        "tensor._version",
+        "module._parameters",
+        "class A(nn.Module):\n    def _apply(self, fn): ...",
+        "getattr(module, '_forward_hooks')",
+        "module._non_persistent_buffers_set = set()",
+    ],
+)
+def test_private_parts_of_torch_are_found(line, tmp_path):
+    (tmp_path / "module.py").write_text(line)
+    assert len(private_parts_of_torch(tmp_path / "module.py")) == 1
+
+
+def test_every_private_part_of_torch_has_its_reason():
+    """A docstring, or a comment beside a name that is only passed on."""
+    tree = ast.parse(TORCH_PARTS.read_text())
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    assert all(ast.get_docstring(node) for node in functions)
+    passed_on = re.search(r"__all__ = \[\n(.*?)\]", TORCH_PARTS.read_text(), re.DOTALL)[1].splitlines()
+    assert [line for line in passed_on if "#" not in line and "ConvTransposeNd" not in line] == []

@@ -5,8 +5,9 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from nestling.torch_parts import is_wrapped, version_of
 
 State = tuple[int, tuple[tuple[int, int], ...]]
 
@@ -33,7 +34,7 @@ def write_state(tensors: Iterable[Tensor]) -> State | None:
     None where nothing is noted of them: while code is compiled, in inference mode, and for tensors of ``torch.func``.
     """
     given = tuple(tensors)
-    if torch.compiler.is_compiling() or any(own.is_inference() or is_functorch_wrapped_tensor(own) for own in given):
+    if torch.compiler.is_compiling() or any(own.is_inference() or is_wrapped(own) for own in given):
         return None
     _count_steps()
-    return _Steps.number, tuple((own.data_ptr(), own._version) for own in given)
+    return _Steps.number, tuple((own.data_ptr(), version_of(own)) for own in given)

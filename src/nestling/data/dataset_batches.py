@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from nestling.data.batches import Batch
 from nestling.errors import ArgumentError, RangeError
 from nestling.seeding import Purpose, mixed
+from nestling.torch_parts import pytree
 
 
 class DatasetBatches:

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from nestling.delivery.packed import packed_state, unpacked_state
 from nestling.errors import NestlingError, RunError
 from nestling.network.bits import Levels
 from nestling.network.quantiser import NUM_PAIRS, check_num_pairs
+from nestling.torch_parts import pytree
 from nestling.training.files import plain_file, read_tensors, tensor_bytes, write_json, write_whole
 from nestling.training.saving import made_folder
 

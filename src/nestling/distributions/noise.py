@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nestling.distributions.layout import axes_in_memory
-from nestling.distributions.tracing import is_ordinary
+from nestling.torch_parts import is_ordinary
 
 _MANY = 2**15
 """Normal numbers from which on they are looked up."""

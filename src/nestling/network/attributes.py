@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from nestling.torch_parts import ConvNd, ConvTransposeNd, NormBase
 
 Sizes = dict[str, Any]
 
@@ -27,7 +27,7 @@ def _convolution(module: Any, tensors: Mapping[str, Tensor | None]) -> Sizes:  #
     new = tensors.get("weight")
     if new is None:
         return {}
-    transposed = isinstance(module, _ConvTransposeNd)
+    transposed = isinstance(module, ConvTransposeNd)
     full = module.in_channels if transposed else module.out_channels
     groups = module.groups * new.shape[0] // full if module.groups > 1 else 1
     if transposed:
@@ -75,9 +75,9 @@ def _prelu(module: Any, tensors: Mapping[str, Tensor | None]) -> Sizes:  # noqa:
 
 
 _READERS: list[tuple[type | tuple[type, ...], Callable[[Any, Mapping[str, Tensor | None]], Sizes]]] = [
-    (_ConvNd, _convolution),
+    (ConvNd, _convolution),
     (nn.Linear, _linear),
-    (_NormBase, _batch_norm),
+    (NormBase, _batch_norm),
     (nn.GroupNorm, _group_norm),
     ((nn.LayerNorm, nn.RMSNorm), _layer_norm),
     (nn.Embedding, _embedding),

@@ -7,7 +7,6 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from nestling.arguments import count
 from nestling.errors import ArgumentError, DtypeError
@@ -18,6 +17,7 @@ from nestling.network.layers import mean_name
 from nestling.network.modes import in_mode
 from nestling.network.quantiser import HOWS, NUM_PAIRS, How, fitted_log_tau, quantise, quantise_masked
 from nestling.network.tensors import Holders
+from nestling.torch_parts import ConvNd
 
 QuantiserName = Literal["steps", "dorefa"]
 FIRST_SHARPNESS, LAST_SHARPNESS = 20.0, 2000.0
@@ -228,7 +228,7 @@ def _weights_in_order(module: nn.Module, call: tuple[tuple[Any, ...], dict[str, 
     handles = []
     for part, names in holders.members:
         name = names.get("weight")
-        if isinstance(part, nn.Linear | _ConvNd) and name is not None and uses.count(name) == 1:
+        if isinstance(part, nn.Linear | ConvNd) and name is not None and uses.count(name) == 1:
             note = lambda *_, name=name: order.setdefault(name)  # noqa: E731
             handles.append(part.register_forward_pre_hook(note))
     try:

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from nestling.network.cut import Cut, full_cut
 from nestling.network.group import Group, Groups
 from nestling.network.modes import in_mode
 from nestling.network.runner import Runner
 from nestling.network.slicing import Slicer
+from nestling.torch_parts import pytree
 
 CHANGED = "cutting it on the example changed what the rest computes"
 TOGETHER = "cutting several groups at once on the example changed what the rest computes"

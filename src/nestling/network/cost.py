@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from nestling.arguments import count
 from nestling.network.cut import Cut, make_cut
 from nestling.network.nested import Nested
 from nestling.network.planes import num_bytes
+from nestling.torch_parts import pytree
 
 MEASURED_SECONDS = 0.5
 MEASURED_RUNS = (11, 1000)

@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from nestling.errors import NestlingError
 from nestling.network.cut import Cut, make_cut
 from nestling.network.modes import in_mode
 from nestling.network.nested import Nested
+from nestling.torch_parts import pytree
 
 
 def extract(nested: Nested, cut: float | Mapping[str, int] | Cut, *, uncertainty: bool = False) -> nn.Module:

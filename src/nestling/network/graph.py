@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
 
 from nestling.errors import TraceError
 from nestling.network.tensors import Holders
+from nestling.torch_parts import ASSERTED_METADATA, example_size, pytree, recorded
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def export_graph(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
         trail = "".join(traceback.format_exception(fault))
         raise TraceError(user_line(str(fault)) or user_line(trail)) from fault
     _inline(program.graph_module)
-    for node in program.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
+    for node in program.graph.find_nodes(op="call_function", target=ASSERTED_METADATA):
         program.graph.erase_node(node)  # it names the example's precision, and the check runs in another
     program.graph.eliminate_dead_code()
     signature = program.graph_signature
@@ -79,8 +78,7 @@ def recorded_graph(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
         with holders.replaced(tensors):
             return pytree.tree_leaves(module(*inputs[0], **inputs[1]))
 
-    record = make_fx(run, tracing_mode="real", pre_dispatch=True, _error_on_data_dependent_ops=False)
-    graph = record(tensors, leaves).graph
+    graph = recorded(run, tensors, leaves)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     names = dict(zip(placeholders, tensors, strict=False))
     return Graph(graph, names, {}, spec, pytree.tree_structure([]), recorded=True)
@@ -107,7 +105,7 @@ def hint(size: Any) -> Any:  # noqa: ANN401
     if isinstance(size, fx.Node):
         return hint(size.meta["val"])
     if isinstance(size, torch.SymInt):
-        return size.node.hint
+        return example_size(size)
     return size
 
 

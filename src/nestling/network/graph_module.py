@@ -5,14 +5,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils import _pytree as pytree
 
 from nestling.network.branches import Branch
 from nestling.network.labels import Ids
 from nestling.network.trace import SizeArgument, Trace
+from nestling.torch_parts import BatchNorm, OpOverload, child_store, pytree, schema_of
 
 RECALIBRATING = "recalibrating"
 """Attribute of a graph module that puts its batch norms, and nothing else, in train mode."""
@@ -96,7 +94,7 @@ class _Builder:
         new = self.graph.node_copy(node, copied.__getitem__)
         for size in self.baked.get(node, ()):
             self._open(new, size)
-        if isinstance(new.target, torch._ops.OpOverload):
+        if isinstance(new.target, OpOverload):
             self._follow_mode(new, node)
         return new
 
@@ -128,7 +126,7 @@ class _Builder:
 
     def _follow_mode(self, node: fx.Node, source: fx.Node) -> None:
         """Let what was exported in train mode ask the module for its mode."""
-        name = node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
+        name = schema_of(node.target).name.removeprefix("aten::")
         flag = _MODE_ARGUMENTS.get(name.removesuffix("_"))
         if flag is not None and _argument(node, (flag,)) is True:
             _set_argument(node, (flag,), self.training)
@@ -154,7 +152,7 @@ class _Builder:
         while held.op != "get_attr":
             held = held.all_input_nodes[0]
         path = str(held.target).rpartition(".")[0]
-        if not isinstance(self.module.get_submodule(path), _BatchNorm):
+        if not isinstance(self.module.get_submodule(path), BatchNorm):
             return self.any_training
         flag = self.norms.setdefault(path, f"norm_{len(self.norms)}")
         setattr(self.root, flag, True)
@@ -183,7 +181,7 @@ def _take_apart(graph: fx.Graph, node: fx.Node, value: Any, found: dict[int, fx.
 
 
 def _argument(node: fx.Node, place: tuple[str | int, ...]) -> Any:  # noqa: ANN401
-    schema = node.target._schema  # type: ignore[union-attr]
+    schema = schema_of(node.target)
     names = [argument.name for argument in schema.arguments]
     index = names.index(str(place[0]))
     default = schema.arguments[index].default_value if schema.arguments[index].has_default_value() else None
@@ -192,7 +190,7 @@ def _argument(node: fx.Node, place: tuple[str | int, ...]) -> Any:  # noqa: ANN4
 
 
 def _set_argument(node: fx.Node, place: tuple[str | int, ...], value: Any) -> None:  # noqa: ANN401
-    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    names = [argument.name for argument in schema_of(node.target).arguments]
     index = names.index(str(place[0]))
     if len(place) > 1:
         whole = list(_argument(node, place[:1]))
@@ -213,7 +211,7 @@ def _tensor_at(module: nn.Module, name: str) -> Tensor:
 def _hold_at(root: nn.Module, name: str, tensor: Tensor, *, persistent: bool = True) -> None:
     *path, key = name.split(".")
     for part in path:
-        if part not in root._modules:
+        if part not in child_store(root):
             root.add_module(part, nn.Module())
         root = root.get_submodule(part)
     if isinstance(tensor, nn.Parameter):

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
-from torch.utils import _pytree as pytree
 
 from nestling.arguments import real_tensor
 from nestling.distributions.orders import Downhill, Geometric, Order, Uniform
@@ -31,6 +30,7 @@ from nestling.network.layers import (
 from nestling.network.nested import Nested
 from nestling.network.rules import Rule, default_rules
 from nestling.network.sorting import Loss, Sort, check_sort, chosen_sort, norms, sort_units, taylor
+from nestling.torch_parts import pytree
 
 OrderMaker = Callable[[int, int], Order]
 START_LOGIT = 3.0

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from nestling.distributions.orders import Order
 from nestling.distributions.weights import WeightPosterior
@@ -21,6 +20,7 @@ from nestling.network.modes import in_mode
 from nestling.network.private import PrivateNorms
 from nestling.network.runner import REMEMBERED_CUTS, Bound, Runner
 from nestling.network.slicing import Scaler, Slicer
+from nestling.torch_parts import Moving, pytree
 from nestling.writes import write_state
 
 KEPT_BLOCKS = 4
@@ -29,7 +29,7 @@ _KEEPING = threading.Lock()
 """Held while a network looks up what it keeps of its cuts."""
 
 
-class Nested(nn.Module):
+class Nested(Moving):
     """A module with an order over the widths of each of its groups, which ``nest`` makes.
 
     In train mode each call draws a width for every group, remembered in ``drawn``, and computes only that part of the
@@ -232,12 +232,10 @@ class Nested(nn.Module):
     def _keep_probs(self) -> dict[str, Tensor]:
         return {name: order.keep_probs().detach() for name, order in self.orders.items()}
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Nested":
+    def moved(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Take the example and the statistics of cuts along when the network changes its device or dtype."""
         self.forget()
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.example, self.statistics = pytree.tree_map_only(Tensor, fn, (self.example, self.statistics))
-        return self
 
     def train(self, mode: bool = True) -> "Nested":
         """Put the network in train or eval mode, and forget the tensors that were laid out for cuts."""

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from nestling.errors import ArgumentError
 from nestling.network.cut import Cut
+from nestling.torch_parts import BatchNorm
 
 
 class PrivateNorms(nn.Module):
@@ -22,7 +22,7 @@ class PrivateNorms(nn.Module):
         own = {
             f"{path}.{key}" if path else key: tensor
             for path, part in module.named_modules()
-            if isinstance(part, _BatchNorm)
+            if isinstance(part, BatchNorm)
             for key, tensor in part.named_parameters(recurse=False)
         }
         if cuts and not own:

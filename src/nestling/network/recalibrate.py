@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils import _pytree as pytree
 
 from nestling.errors import ArgumentError
 from nestling.network.cut import Cut, make_cut
@@ -15,6 +13,7 @@ from nestling.network.modes import in_mode
 from nestling.network.nest import as_call
 from nestling.network.nested import Nested
 from nestling.processes import ALONE, current
+from nestling.torch_parts import BatchNorm, pytree
 
 
 def recalibrate(
@@ -57,7 +56,7 @@ def _add(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
 
 
 def _tracks(part: nn.Module) -> bool:
-    return isinstance(part, _BatchNorm) and part.running_mean is not None
+    return isinstance(part, BatchNorm) and part.running_mean is not None
 
 
 def _batch_statistics(nested: Nested, cut: Cut, norms: Mapping[str, nn.Module], batch: Any) -> dict[str, Tensor]:  # noqa: ANN401

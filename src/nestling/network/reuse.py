@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from nestling.torch_parts import DispatchMode, schema_of, version_of
 
 _NORM = torch.ops.aten.native_batch_norm.default
 _RUNNING = slice(3, 5)
@@ -15,7 +16,7 @@ _RUNNING = slice(3, 5)
 _SURFACE = -1
 
 
-class Reuse(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Reuse(DispatchMode):
     """Inside ``with``, which is one run, looks up the result of each operation by the tensors it is given.
 
     Tensors are told apart by the memory they lie in and how often it was written to, not by what they hold, so that a
@@ -28,17 +29,12 @@ class Reuse(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.keep: float = math.inf
         self.num_run = self.num_reused = 0
         self._known: dict[float, dict[Any, tuple[Any, tuple[int, ...], Any]]] = {}
         self._depths: dict[int, float] = {}
         self._turns: dict[Any, int] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: nothing is compiled in here, and keeping torch.compile out costs as much as a lookup."""
-        return False
 
     def __exit__(self, *error: object) -> None:
         """End the run, and forget every result that does not lie above ``keep``."""
@@ -81,7 +77,7 @@ _NOTHING = None, None, None
 @cache
 def _nature(func: Any) -> tuple[bool, bool, bool]:  # noqa: ANN401
     """Whether an operation makes new tensors from its arguments alone, as views do not; writes; is random."""
-    schema = func._schema
+    schema = schema_of(func)
     views = any(given.alias_info is not None for given in schema.returns)
     is_random = torch.Tag.nondeterministic_seeded in func.tags
     return not (views or schema.is_mutable or is_random), schema.is_mutable, is_random
@@ -92,7 +88,7 @@ def _key(values: Iterable[Any]) -> tuple[Any, ...]:
     parts: list[Any] = []
     for value in values:
         if isinstance(value, Tensor):
-            parts += (Tensor, value.data_ptr(), value._version, value.shape, value.stride(), value.dtype)
+            parts += (Tensor, value.data_ptr(), version_of(value), value.shape, value.stride(), value.dtype)
         elif isinstance(value, tuple | list):
             parts.append(_key(value))
         else:
@@ -109,4 +105,4 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _versions(result: Any) -> tuple[int, ...]:  # noqa: ANN401
-    return tuple(tensor._version for tensor in _tensors((result,)))
+    return tuple(version_of(tensor) for tensor in _tensors((result,)))

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor, fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from nestling.network.attributes import matters, sizes_of
 from nestling.network.branches import Branch
@@ -21,6 +20,7 @@ from nestling.network.layers import VariationalLayer, make_plain
 from nestling.network.tensors import Holders
 from nestling.network.trace import Trace
 from nestling.network.twin import Twin, is_separable
+from nestling.torch_parts import BatchNorm, copy_persistence
 
 Attributes = list[tuple[nn.Module, str, Any]]
 REMEMBERED_CUTS = 1024
@@ -165,7 +165,7 @@ class GraphRunner(Runner):
     def __init__(self, module: nn.Module, found: Trace, groups: Groups, branches: Mapping[str, Branch]) -> None:
         super().__init__(module)
         self._found, self._groups, self._branches = found, groups, branches
-        self._norms = {path: part for path, part in module.named_modules() if isinstance(part, _BatchNorm)}
+        self._norms = {path: part for path, part in module.named_modules() if isinstance(part, BatchNorm)}
         self._state = dict(module.state_dict(keep_vars=True))
         self._alive = _Alive(found, groups)
         self._programs: dict[frozenset[str], _Program] = {}
@@ -196,7 +196,7 @@ class GraphRunner(Runner):
     def _copied(self, cut: Cut, smaller: Mapping[str, Tensor]) -> fx.GraphModule:
         program = self._program(cut)
         copy = deepcopy(program.module)
-        copy._non_persistent_buffers_set |= program.module._non_persistent_buffers_set  # which fx forgets
+        copy_persistence(program.module, copy)
         module = self.twin(smaller).module
         Holders(copy).put({name: _mean(module, name) for name in program.names})
         flags = [(flag, True) for flag in program.norms.values()]

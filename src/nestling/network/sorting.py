@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils import _pytree as pytree
 
 from nestling.errors import ArgumentError, NonFiniteError, ShapeError
 from nestling.network.check import CutCheck, alike, scratch
@@ -16,6 +15,7 @@ from nestling.network.group import Group, Groups
 from nestling.network.modes import in_mode
 from nestling.network.runner import ModuleRunner
 from nestling.network.tensors import Holders
+from nestling.torch_parts import pytree
 
 Sort = Literal["auto", "norm", "taylor", "none"]
 Loss = Callable[[Any, Any], Tensor]

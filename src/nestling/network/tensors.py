@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
+from nestling.torch_parts import tensor_stores
+
 
 class Holders:
     """Where a module keeps its tensors; a tensor that several places share goes by the first of its names.
@@ -21,7 +23,7 @@ class Holders:
         seen: set[int] = set()
         for path, owner in module.named_modules(remove_duplicate=False):
             names: dict[str, str] = {}
-            for store in (owner._parameters, owner._buffers):
+            for store in tensor_stores(owner):
                 for key, tensor in store.items():
                     if tensor is not None:
                         name = f"{path}.{key}" if path else key

@@ -12,6 +12,7 @@ from torch import fx
 from nestling.network.graph import Graph, hint, shape_of
 from nestling.network.labels import Ids, Labels
 from nestling.network.values import Factor, Value
+from nestling.torch_parts import OpOverload, schema_of
 
 Result = Value | tuple[Value, ...] | None
 Rule = Callable[["Call"], Result]
@@ -59,7 +60,7 @@ def _visit(found: Trace, node: fx.Node, rules: dict[str, Rule]) -> Result:
         return None
     if node.target is operator.getitem:
         return _item(found.values[node.args[0]], node.args[1])  # type: ignore[index]
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         for value in _tensors(found, node):
             _freeze_value(found.labels, value, f"{node.target} is an operation without a rule{found.graph.where(node)}")
         return _unlabelled(node)
@@ -126,7 +127,7 @@ class Call:
         self.found = found
         self.labels = found.labels
         self.node = node
-        self.schema = node.target._schema  # type: ignore[union-attr]
+        self.schema = schema_of(node.target)
         self.name = self.schema.name.removeprefix("aten::")
         self.arguments = {a.name: a.default_value for a in self.schema.arguments if a.has_default_value()}
         positional = {a.name: given for a, given in zip(self.schema.arguments, node.args, strict=False)}

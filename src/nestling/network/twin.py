@@ -12,12 +12,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from nestling.distributions.weights import Worked
+from nestling.torch_parts import STORES
 
 STANDS_FOR = "_stands_for"
 """Attribute of a part of a twin: the identity of the part that it stands for."""
 
-_STORES = ("_parameters", "_buffers", "_modules")
-_SHARED = frozenset(vars(nn.Module())) - {"training", *_STORES}
+_SHARED = frozenset(vars(nn.Module())) - {"training", *STORES}
 """What torch keeps on every module beside its tensors and parts: hooks, which a twin has in common with it."""
 _OUTSIDE = (type, ModuleType, BuiltinFunctionType, str, bytes, int, float, Tensor)
 
@@ -42,7 +42,7 @@ class Twin:
         self._parts: dict[int, nn.Module] = {}
         self._made: dict[int, tuple[Any, Any]] = {}
         self.module = self._of_module(module)
-        self._watched = [own for part in self._originals for own in (vars(part), *(vars(part)[n] for n in _STORES))]
+        self._watched = [own for part in self._originals for own in (vars(part), *(vars(part)[n] for n in STORES))]
         self._watched += [old for old, new in self._made.values() if new is not old and isinstance(old, list | dict)]
         self._contents = list(chain.from_iterable(map(_contents, self._watched)))
 
@@ -73,7 +73,7 @@ class Twin:
         self._parts[id(module)] = copy
         own = vars(copy)
         for name, value in vars(module).items():
-            if name in _STORES:
+            if name in STORES:
                 own[name] = type(value)((key, self._of(held)) for key, held in value.items())
             else:
                 own[name] = value if name in _SHARED else self._of(value)

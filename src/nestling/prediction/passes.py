@@ -7,7 +7,6 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils import _pytree as pytree
 
 from nestling.arguments import real_tensor
 from nestling.distributions.noise import drawn_from, stream
@@ -21,6 +20,7 @@ from nestling.network.nested import Nested
 from nestling.network.reuse import Reuse
 from nestling.prediction.likelihoods import Likelihood
 from nestling.seeding import Purpose, mixed
+from nestling.torch_parts import pytree
 
 CutLike = float | Mapping[str, int] | Cut
 _Call = tuple[tuple[Any, ...], dict[str, Any]]

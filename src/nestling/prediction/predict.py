@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from nestling.arguments import count
 from nestling.errors import ArgumentError
@@ -14,6 +13,7 @@ from nestling.prediction.calibration import Calibration
 from nestling.prediction.likelihoods import Likelihood, likelihood_named
 from nestling.prediction.passes import By, CutLike, passes
 from nestling.prediction.predictions import NO_THRESHOLDS, Prediction
+from nestling.torch_parts import pytree
 
 
 def predict(

@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from nestling.errors import NestlingError
 from nestling.network.modes import in_mode
+from nestling.torch_parts import pytree
 
 TOLERANCE = 1e-4
 """Largest difference, as a part of the largest output, that rounding may make."""

@@ -5,7 +5,6 @@ from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from nestling.distributions.gates import BetaBernoulli, DependentBetaBernoulli
 from nestling.network import Nested
@@ -15,6 +14,7 @@ from nestling.pruning.cutting import CutOut
 from nestling.pruning.gated import Gates, gates_in, holding, without_widths
 from nestling.pruning.run_time import RunTimeGate, RunTimeReader
 from nestling.pruning.sites import Site
+from nestling.torch_parts import pytree
 from nestling.training.feeds import make_feed
 from nestling.training.recipe import Recipe
 

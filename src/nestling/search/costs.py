@@ -12,6 +12,7 @@ from nestling.network import Cost, Cut, Nested, cost
 from nestling.network.cost import bytes_saved
 from nestling.network.cut import full_cut, smallest_cut
 from nestling.network.layers import VariationalLayer, mean_name
+from nestling.torch_parts import pytree
 
 CostName = Literal["params", "macs", "bytes", "latency"]
 OwnCost = Callable[[Nested, Cut], float]
@@ -71,10 +72,10 @@ class _Sizes:
         self.nested = nested
         full = full_cut(nested.groups)
         plain = nested.extracted(full)
-        self._parameters = _sources(nested, [name for name, _ in plain.named_parameters()])
-        self._buffers = _sources(nested, [name for name, _ in plain.named_buffers()])
+        self._params = _sources(nested, [name for name, _ in plain.named_parameters()])
+        self._held = _sources(nested, [name for name, _ in plain.named_buffers()])
         self._bytes = {name: t.element_size() for name, t in (*plain.named_parameters(), *plain.named_buffers())}
-        self._macs = _macs_by_weight(nested, plain, self._parameters)
+        self._macs = _macs_by_weight(nested, plain, self._params)
         probe = Cut(tuple((g.name, max(g.num_always, g.num_blocks // 2)) for g in nested.groups.free))
         known = cost(nested, probe)
         self._is_right = self._fast(probe) == (known.params, known.macs, known.bytes)
@@ -103,8 +104,8 @@ class _Sizes:
         def size(name: str) -> int:
             return 0 if name in gone else smaller.get(name, own[name]).numel()
 
-        params = {name: size(source) for name, source in self._parameters.items()}
-        held = params | {name: size(source) for name, source in self._buffers.items()}
+        params = {name: size(source) for name, source in self._params.items()}
+        held = params | {name: size(source) for name, source in self._held.items()}
         macs = sum(round(rate * params[name]) for name, rate in self._macs.items())
         in_memory = sum(self._bytes[name] * number for name, number in held.items())
         return sum(params.values()), macs, in_memory - bytes_saved(self.nested, cut)
@@ -126,7 +127,7 @@ def _sources(nested: Nested, names: list[str]) -> dict[str, str]:
 def _macs_by_weight(nested: Nested, plain: torch.nn.Module, parameters: Mapping[str, str]) -> dict[str, float]:
     """How many multiply-adds each element of a weight takes part in, for one example."""
     args, kwargs = nested.example
-    one = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t[:1] if t.ndim else t, (args, kwargs))
+    one = pytree.tree_map_only(torch.Tensor, lambda t: t[:1] if t.ndim else t, (args, kwargs))
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         plain(*one[0], **one[1])
     by_layer = {name.partition(".")[2]: sum(own.values()) // 2 for name, own in counter.get_flop_counts().items()}

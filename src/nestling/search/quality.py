@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils import _pytree as pytree
 
 from nestling.network import Cut, Nested
 from nestling.network.modes import in_mode
@@ -17,6 +15,7 @@ from nestling.network.reuse import Reuse
 from nestling.prediction.evaluate import pairs
 from nestling.prediction.likelihoods import Likelihood
 from nestling.processes import ALONE, Processes
+from nestling.torch_parts import BatchNorm, pytree
 from nestling.training.files import tensors_digest
 
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
@@ -54,7 +53,7 @@ class Judge:
         self._norms = {
             path: part
             for path, part in nested.module.named_modules()
-            if isinstance(part, _BatchNorm) and part.running_mean is not None
+            if isinstance(part, BatchNorm) and part.running_mean is not None
         }
         self._owners: dict[str, list[int]] = {}
         for number, group in enumerate(nested.groups.free):

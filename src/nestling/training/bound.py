@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from nestling.distributions import Downhill, leave_one_out
 from nestling.errors import ArgumentError
@@ -12,6 +11,7 @@ from nestling.network import Cut, Nested
 from nestling.network.cut import full_cut
 from nestling.network.nest import as_call
 from nestling.prediction.likelihoods import Likelihood
+from nestling.torch_parts import pytree
 from nestling.training.recipe import Recipe
 from nestling.training.terms import (
     WEIGHT_KLS,

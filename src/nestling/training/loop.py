@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils import _pytree as pytree
 
 from nestling.distributions import Downhill
 from nestling.errors import DivergenceError, NonFiniteError, ProcessError, RunError
@@ -17,6 +15,7 @@ from nestling.network import Nested, recalibrate
 from nestling.prediction import Likelihood, Scores, evaluate
 from nestling.processes import ALONE, Processes
 from nestling.seeding import Purpose, generator, reseed
+from nestling.torch_parts import BatchNorm, pytree
 from nestling.training import schedules
 from nestling.training.checkpoint import State
 from nestling.training.elbo import step_terms
@@ -305,7 +304,7 @@ def _frozen(teacher: nn.Module) -> nn.Module:
 
 def has_norms(nested: Nested) -> bool:
     """Whether a network has batch norms, whose statistics belong to a cut."""
-    return any(isinstance(part, _BatchNorm) for part in nested.module.modules())
+    return any(isinstance(part, BatchNorm) for part in nested.module.modules())
 
 
 def _headline(figures: dict[str, float]) -> str:

@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from nestling.distributions.gates import gates_of
 from nestling.distributions.layout import axes_in_memory, laid_out_as
 from nestling.distributions.weights import NaturalGaussian
 from nestling.network import Nested
+from nestling.torch_parts import ArrangedAdamW, NormBase
 from nestling.training.recipe import Recipe
 from nestling.training.schedules import largest_lr
 
@@ -20,7 +20,7 @@ def make_optimiser(nested: Nested, recipe: Recipe, num_steps: int) -> torch.opti
 
     Orders, gates and log sigma^2 of sparse posteriors have a learning rate of their own.
     """
-    decayed, plain, orders, natural = _parameters(nested)
+    decayed, plain, orders, natural = _by_rate(nested)
     lr = largest_lr(recipe, num_steps, is_delicate=_is_delicate(nested.module))
     groups = [
         {"params": decayed, "lr": lr, "weight_decay": recipe.weight_decay},
@@ -65,7 +65,7 @@ class SGD(torch.optim.SGD):
         return super().step(closure)
 
 
-class AdamW(torch.optim.AdamW):
+class AdamW(ArrangedAdamW):
     """AdamW, and natural steps where a group asks for them, that sees every tensor as it lies in memory.
 
     The fused kernel of a CPU goes through memory from end to end whatever the axes are, so what belongs to a parameter
@@ -77,19 +77,21 @@ class AdamW(torch.optim.AdamW):
         natural_steps(self)
         return super().step(closure)
 
-    def _init_group(self, group: Any, params: list[Tensor], grads: list[Tensor], *state: list[Tensor]) -> Any:  # noqa: ANN401
-        for own in group["params"]:
+    def lay_out(self, params: list[Tensor]) -> None:
+        """The state as the parameters lie."""
+        for own in params:
             known = self.state.get(own, {})
             known.update({name: laid_out_as(own, value) for name, value in known.items() if value.shape == own.shape})
-        result = super()._init_group(group, params, grads, *state)  # type: ignore[no-untyped-call]
+
+    def arrange(self, params: list[Tensor], grads: list[Tensor], *state: list[Tensor]) -> None:
+        """Every tensor with its axes in the order of its parameter's memory."""
         grads[:] = [laid_out_as(own, gradient) for own, gradient in zip(params, grads, strict=True)]
         orders = [axes_in_memory(own) for own in params]
         for tensors in (params, grads, *state[:-1]):  # the last are numbers of steps
             tensors[:] = [own.permute(axes) for own, axes in zip(tensors, orders, strict=False)]
-        return result
 
 
-_NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+_NORMS = (NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 def _is_delicate(module: nn.Module) -> bool:
@@ -160,7 +162,7 @@ def clipped_parameters(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in groups for parameter in group["params"]]
 
 
-def _parameters(nested: Nested) -> tuple[list[nn.Parameter], ...]:
+def _by_rate(nested: Nested) -> tuple[list[nn.Parameter], ...]:
     decayed, plain, orders, natural = [], [], [], []
     by_nature = {id(p.log_sigma2) for p in nested.modules() if isinstance(p, NaturalGaussian)}
     learned: list[nn.Module] = [*nested.orders.values(), *gates_of(nested).values()]

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from nestling import models
 from nestling.errors import NestlingError, RunError, TraceError
 from nestling.models import Source, source_of
 from nestling.network import Cut, Groups, Nested, nest
 from nestling.network.cut import make_cut
+from nestling.torch_parts import pytree
 from nestling.training.files import bytes_of, digest, read_tensors, write_json, write_tensors
 
 GROUPS_FILE = "groups.json"

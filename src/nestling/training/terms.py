@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from nestling.distributions import (
     BernoulliChain,
@@ -23,6 +22,7 @@ from nestling.distributions.orders import Order
 from nestling.errors import ArgumentError
 from nestling.network import Cut, Nested
 from nestling.prediction.likelihoods import Likelihood
+from nestling.torch_parts import pytree
 from nestling.training.recipe import WeightKL
 
 Divergence = Callable[[Tensor], Tensor]

@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from nestling.errors import DivergenceError
 from nestling.network import Cut, Nested
 from nestling.network.layers import VariationalLayer
 from nestling.network.nest import as_call
+from nestling.torch_parts import pytree
 
 _SLOWER = "Lower lr, lengthen lr_warm_up and kl_warm_up, or let step_back do it."
 _CLEAN = "Clean the data: drop or fill such examples."

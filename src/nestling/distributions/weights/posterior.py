@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nestling.arguments import floating_tensor, real_tensor
@@ -13,6 +13,7 @@ from nestling.distributions.holding import hold
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.totals import total
 from nestling.errors import ShapeError
+from nestling.torch_parts import Moving
 from nestling.writes import State, write_state
 
 LOG_ALPHA_BOUNDS = (-20.0, 20.0)
@@ -27,7 +28,7 @@ class Worked(dict[str, tuple[Tensor, Tensor, State, object, Tensor]]):
     """What was worked out from the parameters of one posterior: a twin of it, with other parameters, has its own."""
 
 
-class WeightPosterior(nn.Module, ABC):
+class WeightPosterior(Moving, ABC):
     """A Gaussian over each weight with mean theta and variance alpha theta^2."""
 
     mean: Tensor
@@ -104,10 +105,9 @@ class WeightPosterior(nn.Module, ABC):
             self._known.clear()
         return super().train(mode)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+    def moved(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Forget it also when the device or the dtype changes."""
         self._known.clear()
-        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
 
     def total(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:
         """A divergence, a function of log alpha, summed over all weights."""

@@ -5,13 +5,13 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from nestling.distributions.weights import MultiplicativeGaussian, NaturalGaussian, WeightPosterior
 from nestling.network.layers import convolution
 from nestling.network.layers.layer import VariationalLayer
 from nestling.network.layers.linear import VariationalLinear
 from nestling.network.layers.stochastic import Sampling
+from nestling.torch_parts import allow_fast_path, child_store, hand_over_hooks, tensor_stores
 
 START_LOG_ALPHA = -3.0
 """log alpha that every weight starts from: noise of a fifth of its size."""
@@ -59,12 +59,6 @@ def default_posterior(module: nn.Module) -> PosteriorName:
     return "ivon" if any(type(part) in convolutions for part in module.modules()) else "gaussian"
 
 
-_HOOKS = """
-    _forward_hooks _forward_hooks_with_kwargs _forward_hooks_always_called _forward_pre_hooks
-    _forward_pre_hooks_with_kwargs _backward_hooks _backward_pre_hooks _is_full_backward_hook
-""".split()
-
-
 def make_variational(
     module: nn.Module, exclude: Collection[str], sampling: Sampling, posterior: PosteriorName = "gaussian"
 ) -> list[str]:
@@ -110,9 +104,7 @@ def _fit_fast_paths(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, nn.TransformerEncoderLayer):
             drawn = any(isinstance(own, VariationalLayer) for own in part.modules())
-            known = (F.relu, nn.ReLU, 1), (F.gelu, nn.GELU, 2)
-            kinds = [kind for f, of, kind in known if part.activation is f or isinstance(part.activation, of)]
-            part.activation_relu_or_gelu = kinds[0] if kinds and not drawn else 0
+            allow_fast_path(part, not drawn)
 
 
 def _swap(module: nn.Module, change: Callable[[str, nn.Module], nn.Module | None]) -> None:
@@ -122,12 +114,10 @@ def _swap(module: nn.Module, change: Callable[[str, nn.Module], nn.Module | None
         new = change(path, layer) if path else None
         if new is not None:
             changed[layer] = new
-            for name in _HOOKS:
-                setattr(new, name, getattr(layer, name))
+            hand_over_hooks(layer, new)
     for parent in list(module.modules()):
-        for name, child in parent._modules.items():  # not named_children, which passes over a child's second name
-            if child in changed:
-                parent._modules[name] = changed[child]
+        children = child_store(parent)
+        children.update({name: changed[child] for name, child in children.items() if child in changed})
 
 
 def _weight_within(path: str, names: Collection[str]) -> bool:
@@ -137,7 +127,8 @@ def _weight_within(path: str, names: Collection[str]) -> bool:
 
 def _is_ordinary(layer: nn.Module) -> bool:
     """Whether a layer holds what its class gives it and nothing else."""
-    own = layer._parameters.keys() <= {"weight", "bias"} and not layer._buffers and not layer._modules
+    parameters, buffers = tensor_stores(layer)
+    own = parameters.keys() <= {"weight", "bias"} and not buffers and not child_store(layer)
     return own and "forward" not in vars(layer)
 
 

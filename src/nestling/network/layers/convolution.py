@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from nestling.distributions.weights import WeightPosterior
 from nestling.network.layers.layer import Factors, VariationalLayer, as_parameter
 from nestling.network.layers.stochastic import Sampling
+from nestling.torch_parts import ConvNd, edges_of, output_padding
 
 _CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _MANY_CHANNELS = 16
@@ -24,21 +24,21 @@ _CONVOLVE_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_
 class _VariationalConvolution(VariationalLayer):
     """Options as in ``nn.Conv2d``; the number of groups follows the weight when it is cut."""
 
-    plain_class: ClassVar[type[_ConvNd]]
+    plain_class: ClassVar[type[ConvNd]]
     rank: ClassVar[int]
     transposed: ClassVar[bool] = False
 
-    def __init__(self, plain: _ConvNd, posterior: WeightPosterior, sampling: Sampling = "local") -> None:
+    def __init__(self, plain: ConvNd, posterior: WeightPosterior, sampling: Sampling = "local") -> None:
         bias = plain.bias
         super().__init__(posterior, bias if isinstance(bias, nn.Parameter) else None, sampling)
         self.stride, self.padding, self.dilation = plain.stride, plain.padding, plain.dilation
         self.groups, self.padding_mode, self.output_padding = plain.groups, plain.padding_mode, plain.output_padding
         self.kernel_size = plain.kernel_size
-        self._edges = plain._reversed_padding_repeated_twice
+        self._edges = edges_of(plain)
         self._rows_per_group = posterior.mean.shape[0] // plain.groups
 
     @classmethod
-    def from_plain(cls, plain: _ConvNd, posterior: WeightPosterior, sampling: Sampling) -> "_VariationalConvolution":
+    def from_plain(cls, plain: ConvNd, posterior: WeightPosterior, sampling: Sampling) -> "_VariationalConvolution":
         """The variational form of a convolution, with its bias and options."""
         return cls(plain, posterior, sampling)
 
@@ -113,7 +113,7 @@ class _VariationalConvolution(VariationalLayer):
         options: dict[str, Any] = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
         options |= {"groups": self.num_groups(mean), "bias": self.bias is not None, "padding_mode": self.padding_mode}
         options |= {"device": mean.device, "dtype": mean.dtype} | self._transposed_options()
-        make: Callable[..., _ConvNd] = nn.utils.skip_init
+        make: Callable[..., ConvNd] = nn.utils.skip_init
         plain = make(self.plain_class, *self._channels(), self.kernel_size, **options)
         plain.weight = as_parameter(mean)
         plain.register_parameter("bias", self.bias)
@@ -262,9 +262,8 @@ class _Transposed(_VariationalConvolution):
 
     def edge_of(self, x: Tensor, **asked: Any) -> Sequence[int]:  # noqa: ANN401
         """What is added to one side of the output, so that it has the size that was asked for."""
-        padding_for: Callable[..., list[int]] = _ConvTransposeNd._output_padding
         size = None if asked.get("output_size") is None else list(asked["output_size"])
-        return padding_for(self, x, size, self.stride, self.padding, self.kernel_size, self.rank, self.dilation)
+        return output_padding(x, size, self)
 
     def _transposed_options(self) -> dict[str, Any]:
         return {"output_padding": self.output_padding}

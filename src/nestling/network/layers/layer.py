@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nestling.distributions.noise import normal_noise
-from nestling.distributions.tracing import is_transformed
 from nestling.distributions.weights import WeightPosterior
 from nestling.network.layers.stochastic import Sampling, Stochastic, check_sampling
 from nestling.network.moments import Moments, graph_of_means, noted
+from nestling.torch_parts import is_transformed
 
 Factors = tuple[Tensor, ...]
 

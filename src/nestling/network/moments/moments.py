@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from nestling.distributions.gaussians import Pair, rectified
 from nestling.distributions.noise import normal_noise
@@ -26,6 +25,7 @@ from nestling.network.moments.sources import (
     variance_along,
     weighed,
 )
+from nestling.torch_parts import pytree
 
 Rule = Callable[..., Any]
 _F = TypeVar("_F", bound=Rule)

@@ -2,6 +2,8 @@
 
 from torch import fx
 
+from nestling.torch_parts import schema_of
+
 
 def is_norm(mean: fx.Node) -> bool:
     """Whether a mean serves a norm that is written out, by itself or as the centre of what is squared.
@@ -59,5 +61,5 @@ def _through_casts(node: object) -> object:
 
 
 def _name(node: fx.Node) -> str:
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_of(node.target)
     return "" if schema is None else str(schema.name).removeprefix("aten::")

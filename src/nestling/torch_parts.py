@@ -1,0 +1,159 @@
+"""Every private or unstable part of torch that is used here: what for, and what would replace it."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, fx, nn
+from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
+from torch._guards import detect_fake_mode
+from torch._ops import OpOverload
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.jit._trace import is_tracing
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.nn.modules.batchnorm import _NormBase as NormBase
+from torch.nn.modules.conv import _ConvNd as ConvNd
+from torch.nn.modules.conv import _ConvTransposeNd as ConvTransposeNd
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = [
+    "BatchNorm",  # the batch norms of any number of axes; a tuple of the public classes would miss new ones
+    "ConvNd",  # the same of convolutions
+    "ConvTransposeNd",
+    "NormBase",  # the same with instance norms
+    "OpOverload",  # what a node of an exported graph calls; nothing public names its type
+    "pytree",  # nested containers as torch.export sees them; optree, once torch.export takes its specs
+]
+
+STORES = ("_parameters", "_buffers", "_modules")
+"""Where a module keeps what it is made of: a twin and a swap need the dictionaries, with None and second names in
+them, which ``named_parameters`` and its like leave out."""
+ASSERTED_METADATA = torch.ops.aten._assert_tensor_metadata.default
+"""What torch.export puts after a cast, which holds a graph to the example's precision; an option to leave it out."""
+_HOOKS = """
+    _forward_hooks _forward_hooks_with_kwargs _forward_hooks_always_called _forward_pre_hooks
+    _forward_pre_hooks_with_kwargs _backward_hooks _backward_pre_hooks _is_full_backward_hook
+""".split()
+
+
+def tensor_stores(module: nn.Module) -> tuple[dict[str, Tensor | None], dict[str, Tensor | None]]:
+    """The dictionaries of a module's own parameters and buffers, to be written to."""
+    return module._parameters, module._buffers  # type: ignore[return-value]  # a parameter is a tensor
+
+
+def child_store(module: nn.Module) -> dict[str, nn.Module | None]:
+    """The dictionary of a module's own children, to be written to."""
+    return module._modules
+
+
+def hand_over_hooks(old: nn.Module, new: nn.Module) -> None:
+    """Give one module the hooks of another, which no public function lists."""
+    for name in _HOOKS:
+        setattr(new, name, getattr(old, name))
+
+
+def copy_persistence(old: nn.Module, new: nn.Module) -> None:
+    """Leave out of a copy's state what is left out of the original's, which a deep copy by fx forgets."""
+    new._non_persistent_buffers_set |= old._non_persistent_buffers_set
+
+
+def edges_of(plain: ConvNd) -> Sequence[int]:
+    """What a convolution pads on both sides of each axis, the last axis first: worked out from its options by torch."""
+    return plain._reversed_padding_repeated_twice
+
+
+def output_padding(x: Tensor, size: list[int] | None, like: Any) -> list[int]:  # noqa: ANN401
+    """What a transposed convolution, with options as ``like`` has them, adds to reach an output of some size."""
+    padding_for: Callable[..., list[int]] = ConvTransposeNd._output_padding
+    return padding_for(like, x, size, like.stride, like.padding, like.kernel_size, like.rank, like.dilation)
+
+
+def allow_fast_path(layer: nn.TransformerEncoderLayer, allowed: bool) -> None:
+    """Let an encoder layer run as one kernel, which reads weights past their layers, or not; a public switch for it."""
+    known = (F.relu, nn.ReLU, 1), (F.gelu, nn.GELU, 2)
+    kinds = [kind for f, of, kind in known if layer.activation is f or isinstance(layer.activation, of)]
+    layer.activation_relu_or_gelu = kinds[0] if kinds and allowed else 0
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor was written to; a public counter, which has been asked for."""
+    return tensor._version
+
+
+def schema_of(operation: Any) -> Any:  # noqa: ANN401
+    """The names, defaults and aliases of an operation's arguments, None for what has no schema."""
+    return getattr(operation, "_schema", None)
+
+
+def example_size(size: torch.SymInt) -> Any:  # noqa: ANN401
+    """The example's value of an open size of an exported graph."""
+    return size.node.hint
+
+
+def recorded(run: Callable[..., Any], *inputs: Any) -> fx.Graph:  # noqa: ANN401
+    """The operations that run on an example, data-dependent ones too, which torch.export refuses."""
+    record = make_fx(run, tracing_mode="real", pre_dispatch=True, _error_on_data_dependent_ops=False)
+    return record(*inputs).graph
+
+
+def is_transformed() -> bool:
+    """Whether some transform of ``torch.func`` is at work; nothing public says so."""
+    return peek_interpreter_stack() is not None
+
+
+def is_wrapped(tensor: Tensor) -> bool:
+    """Whether a tensor stands for several of a transform of ``torch.func``; nothing public says so."""
+    return is_functorch_wrapped_tensor(tensor)
+
+
+def is_ordinary(tensor: Tensor) -> bool:
+    """Whether a tensor has its numbers here and now: nothing is traced, and nothing mapped over other tensors."""
+    if type(tensor) not in (Tensor, nn.Parameter) or is_transformed() or torch.compiler.is_compiling():
+        return False
+    return not is_tracing() and get_proxy_mode() is None and detect_fake_mode() is None  # type: ignore[no-untyped-call]
+
+
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that sees each operation on tensors, as torch's documentation shows without naming it public."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: nothing is compiled in here, and keeping torch.compile out costs as much as a lookup."""
+        return False
+
+
+class Moving(nn.Module):
+    """A module that is told when its tensors change their device or dtype; a public hook on ``to`` would do."""
+
+    @abstractmethod
+    def moved(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Take along what is no parameter or buffer, or forget it; ``fn`` moves a tensor."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.moved(fn)
+        return self
+
+
+class ArrangedAdamW(torch.optim.AdamW):
+    """AdamW that can lay out the tensors of a step before its kernel sees them, for which there is no public hook."""
+
+    @abstractmethod
+    def lay_out(self, params: list[Tensor]) -> None:
+        """Lay out the state of parameters before it is gathered for a step."""
+
+    @abstractmethod
+    def arrange(self, params: list[Tensor], grads: list[Tensor], *state: list[Tensor]) -> None:
+        """Replace, in the lists themselves, the tensors that the kernel takes."""
+
+    def _init_group(self, group: Any, params: list[Tensor], grads: list[Tensor], *state: list[Tensor]) -> Any:  # noqa: ANN401
+        self.lay_out(group["params"])
+        result = super()._init_group(group, params, grads, *state)  # type: ignore[no-untyped-call]
+        self.arrange(params, grads, *state)
+        return result
