@@ -23,7 +23,7 @@ FLOORS = [
     {"models", "data"},
     {"network"},
     {"distributions"},
-    {"arguments", "processes", "seeding", "version", "writes"},
+    {"arguments", "processes", "seeding", "tables", "version", "writes"},
     {"errors", "torch_parts"},
 ]
 MODULES = sorted(SOURCE.rglob("*.py"))

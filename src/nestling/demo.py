@@ -14,7 +14,7 @@ from nestling.network import Nested, extract, nest
 from nestling.network.cost import cost
 from nestling.prediction import ClassScores, evaluate
 from nestling.report import Series, draw_curves, text_table
-from nestling.report.tables import thousands
+from nestling.tables import thousands
 from nestling.training import Recipe, train
 from nestling.training.progress import Progress
 from nestling.training.saving import made_folder

@@ -73,10 +73,10 @@ def free(nested):
 TABLE = """\
 group    kind     units  blocks  always  tensors  note
 ------------------------------------------------------
-block.0  channel  10     4       2       7
-hidden   neuron   7      4       2       3
-stem     channel  6      -       -       6        frozen: a residual stream, which where='all' cuts too
-head     neuron   4      -       -       2        frozen: returned to the caller"""
+block.0  channel     10       4       2        7
+hidden   neuron       7       4       2        3
+stem     channel      6       -       -        6  frozen: a residual stream, which where='all' cuts too
+head     neuron       4       -       -        2  frozen: returned to the caller"""
 
 
 def test_the_groups_print_as_a_table(nested):

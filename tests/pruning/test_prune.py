@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import nestling as nl
 from nestling.errors import ArgumentError, DtypeError, NestlingError, RangeError
+from nestling.network.agreement import difference
 from nestling.pruning import prune
-from nestling.pruning.comparison import difference
 from nestling.pruning.gated import gates_in
 from nestling.pruning.methods import METHODS, checked_threshold, method_named
 from nestling.training import Recipe

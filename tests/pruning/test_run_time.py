@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from nestling.distributions.gates import BetaBernoulli, DependentBetaBernoulli
-from nestling.pruning.comparison import difference
+from nestling.network.agreement import difference
 from nestling.pruning.cutting import cut_out, joined
 from nestling.pruning.dependent import in_use, run_time_network, with_dependence, with_one_reader
 from nestling.pruning.gated import Gates, gated, gates_in

@@ -9,8 +9,8 @@ from torch import nn
 
 import nestling as nl
 from nestling.report import WidthRow, score_widths, text_table, widths_table
-from nestling.report.tables import thousands
 from nestling.report.widths import cut_name
+from nestling.tables import thousands
 
 
 def test_words_stand_left_and_numbers_right():
@@ -21,6 +21,14 @@ def test_words_stand_left_and_numbers_right():
         "a          1.5",
         "longer  -12.25",
     ]
+
+
+def test_names_are_words_however_they_begin():
+    assert text_table(["name", "of"], [["0.w", "5"], ["0", "10"]], names=1).splitlines()[2:] == ["0.w    5", "0     10"]
+
+
+def test_a_column_whose_first_cell_is_empty_is_one_of_words():
+    assert text_table(["a", "note"], [["x", ""], ["y", "z"]]).splitlines()[3] == "y  z"
 
 
 def test_table_without_rows_is_its_header():

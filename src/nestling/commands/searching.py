@@ -14,6 +14,7 @@ from nestling.network import cost as run_cost
 from nestling.network import extract as run_extract
 from nestling.network.cut import make_cut
 from nestling.network.layers import plain_name
+from nestling.network.norms import norms_with_statistics
 from nestling.processes import connected
 from nestling.report import curve_table, draw_front
 from nestling.search import Curve
@@ -22,7 +23,6 @@ from nestling.search.costs import CostName
 from nestling.search.strategies import StrategyName
 from nestling.training import Run, open_run
 from nestling.training.feeds import make_feed
-from nestling.training.loop import has_norms
 
 CURVE_FILE = "curve.json"
 
@@ -106,7 +106,7 @@ def _packing(run: Run, cut: Cut, *, all_bits: bool) -> Packing:
     most = max((own.num_pairs for own in levels.values()), default=1)
     smaller = {number: _with_pairs(nested, cut, number) for number in range(1, most if all_bits else 1)}
     missing = [own for own in (cut, *smaller.values()) if own not in nested.statistics]
-    if has_norms(nested) and missing:
+    if norms_with_statistics(nested) and missing:
         feed = make_feed(data_of(run), run.recipe)
         for own in missing:
             recalibrate(nested, feed.recalibration, own)

@@ -17,7 +17,7 @@ from nestling.network.cut import make_cut, smallest_cut
 from nestling.network.group import UNIT_KINDS
 from nestling.processes import connected
 from nestling.report import score_widths, widths_table
-from nestling.report.tables import thousands
+from nestling.tables import thousands
 from nestling.training import Recipe, Run, open_run
 from nestling.training import train as run_training
 from nestling.training.feeds import training_fingerprint

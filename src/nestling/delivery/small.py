@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from nestling.delivery.packed import packed_state, unpacked_state
 from nestling.errors import NestlingError, RunError
+from nestling.network.agreement import TOLERANCE, gap
 from nestling.network.bits import Levels
 from nestling.network.quantiser import NUM_PAIRS, check_num_pairs
 from nestling.torch_parts import pytree
@@ -96,9 +97,7 @@ def _program(network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         torch.export.save(program, content)
         content.seek(0)
         again = torch.export.load(content).module()
-        expected, found = network(*args, **kwargs), again(*args, **kwargs)
-    for here, there in zip(pytree.tree_leaves(expected), pytree.tree_leaves(found), strict=True):
-        if isinstance(here, Tensor) and not torch.allclose(here, there, atol=1e-5, rtol=1e-4):
+        if gap(network(*args, **kwargs), again(*args, **kwargs)) > TOLERANCE:
             raise NestlingError("the exported network does not compute what the network does. Use extract in Python.")
     return content.getvalue()
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nestling.network.agreement import gap
 from nestling.network.cut import Cut, full_cut
 from nestling.network.group import Group, Groups
 from nestling.network.modes import in_mode
@@ -47,7 +48,7 @@ class CutCheck:
 
     def agrees_with(self, other: "CutCheck") -> bool:
         """Whether two runners of one network compute the same at full width."""
-        return alike(self.whole(), other.whole(), self.tolerance)
+        return gap(other.whole(), self.whole()) <= self.tolerance
 
     def whole(self) -> Any:  # noqa: ANN401
         """What the whole network computes on the example with ``tensors``, which a caller may change."""
@@ -67,7 +68,7 @@ class CutCheck:
             return self._fault(exact)
         with self._zeroed(cut, exact):
             whole = self.whole()
-        return None if alike(small, whole, self.tolerance) else CHANGED
+        return None if gap(whole, small) <= self.tolerance else CHANGED
 
     def _probe(self, chosen: list[Group]) -> Cut:
         """Each chosen group at a width of its own, so that two that must go together can't hide it."""
@@ -134,21 +135,6 @@ def _disturbed(
 
 def _cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     return tensor.detach().to(dtype) if dtype is not None and tensor.is_floating_point() else tensor.detach()
-
-
-def alike(left: Any, right: Any, tolerance: float) -> bool:  # noqa: ANN401
-    """Whether two outputs are the same, up to a tolerance relative to the largest entry of each tensor."""
-    pairs = zip(pytree.tree_leaves(left), pytree.tree_leaves(right), strict=True)
-    return all(_close(a, b, tolerance) for a, b in pairs if isinstance(a, Tensor))
-
-
-def _close(left: Tensor, right: Tensor, tolerance: float) -> bool:
-    if left.shape != right.shape:
-        return False
-    if not left.is_floating_point() or not right.numel():
-        return bool((left == right).all())
-    scale = right.abs().nan_to_num(0, 0, 0).max().clamp_min(1e-12)
-    return torch.allclose(left, right, rtol=0, atol=float(tolerance * scale), equal_nan=True)
 
 
 def _first_line(error: Exception) -> str:

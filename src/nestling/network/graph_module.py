@@ -9,8 +9,9 @@ from torch import Tensor, fx, nn
 
 from nestling.network.branches import Branch
 from nestling.network.labels import Ids
+from nestling.network.norms import batch_norms
 from nestling.network.trace import SizeArgument, Trace
-from nestling.torch_parts import BatchNorm, OpOverload, child_store, pytree, schema_of
+from nestling.torch_parts import OpOverload, child_store, pytree, schema_of
 
 RECALIBRATING = "recalibrating"
 """Attribute of a graph module that puts its batch norms, and nothing else, in train mode."""
@@ -152,7 +153,7 @@ class _Builder:
         while held.op != "get_attr":
             held = held.all_input_nodes[0]
         path = str(held.target).rpartition(".")[0]
-        if not isinstance(self.module.get_submodule(path), BatchNorm):
+        if path not in batch_norms(self.module):
             return self.any_training
         flag = self.norms.setdefault(path, f"norm_{len(self.norms)}")
         setattr(self.root, flag, True)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nestling.errors import ArgumentError
+from nestling.tables import text_table
 
 Kind = Literal["neuron", "channel", "head", "path", "layer", "bit"]
 KINDS: tuple[Kind, ...] = ("neuron", "channel", "head", "path", "layer", "bit")
@@ -104,10 +105,7 @@ class Groups(Sequence[Group]):
 
     def __repr__(self) -> str:
         header = ("group", "kind", "units", "blocks", "always", "tensors", "note")
-        rows = [header, *(_row(group) for group in self._groups)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(header) - 1)]
-        lines = ["  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows]
-        return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+        return text_table(header, [_row(group) for group in self._groups], names=1)
 
 
 def _row(group: Group) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from nestling.errors import ArgumentError
 from nestling.network.cut import Cut
-from nestling.torch_parts import BatchNorm
+from nestling.network.norms import batch_norms
 
 
 class PrivateNorms(nn.Module):
@@ -21,9 +21,8 @@ class PrivateNorms(nn.Module):
         super().__init__()
         own = {
             f"{path}.{key}" if path else key: tensor
-            for path, part in module.named_modules()
-            if isinstance(part, BatchNorm)
-            for key, tensor in part.named_parameters(recurse=False)
+            for path, norm in batch_norms(module).items()
+            for key, tensor in norm.named_parameters(recurse=False)
         }
         if cuts and not own:
             needed = "a network with batch norms that have weights"

@@ -5,13 +5,14 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nestling.errors import ArgumentError
 from nestling.network.cut import Cut, make_cut
 from nestling.network.modes import in_mode
 from nestling.network.nest import as_call
 from nestling.network.nested import Nested
+from nestling.network.norms import norms_with_statistics
 from nestling.processes import ALONE, current
 from nestling.torch_parts import BatchNorm, pytree
 
@@ -32,7 +33,7 @@ def recalibrate(
     which must make the call.
     """
     wanted = make_cut(nested.groups, cut)
-    norms = {path: part for path, part in nested.module.named_modules() if _tracks(part)}
+    norms = norms_with_statistics(nested.module)
     processes = current() if spread else ALONE
     totals: dict[str, Tensor] = {}
     count = 0
@@ -55,11 +56,7 @@ def _add(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
         totals[name] = totals[name] + value if name in totals else value
 
 
-def _tracks(part: nn.Module) -> bool:
-    return isinstance(part, BatchNorm) and part.running_mean is not None
-
-
-def _batch_statistics(nested: Nested, cut: Cut, norms: Mapping[str, nn.Module], batch: Any) -> dict[str, Tensor]:  # noqa: ANN401
+def _batch_statistics(nested: Nested, cut: Cut, norms: Mapping[str, BatchNorm], batch: Any) -> dict[str, Tensor]:  # noqa: ANN401
     """Mean and variance of one batch in every norm, read off running buffers that started at zero."""
     tensors = nested.tensors()
     smaller = nested.tensors_at(cut)
@@ -69,7 +66,7 @@ def _batch_statistics(nested: Nested, cut: Cut, norms: Mapping[str, nn.Module], 
         for key in ("running_mean", "running_var", "num_batches_tracked"):
             name = f"{path}.{key}" if path else key
             fresh[name] = torch.zeros_like(smaller.get(name, tensors[name]))
-            weight[name] = 1.0 if norm.momentum is None else float(norm.momentum)  # type: ignore[arg-type]
+            weight[name] = 1.0 if norm.momentum is None else float(norm.momentum)
     inputs = batch[0] if isinstance(batch, tuple | list) else batch
     device = next((tensor.device for tensor in fresh.values()), None)
     args, kwargs = as_call(pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), inputs))

@@ -17,10 +17,11 @@ from nestling.network.cut import Cut
 from nestling.network.graph_module import RECALIBRATING, BakedSize, graph_module
 from nestling.network.group import Groups
 from nestling.network.layers import VariationalLayer, make_plain
+from nestling.network.norms import batch_norms
 from nestling.network.tensors import Holders
 from nestling.network.trace import Trace
 from nestling.network.twin import Twin, is_separable
-from nestling.torch_parts import BatchNorm, copy_persistence
+from nestling.torch_parts import copy_persistence
 
 Attributes = list[tuple[nn.Module, str, Any]]
 REMEMBERED_CUTS = 1024
@@ -165,7 +166,7 @@ class GraphRunner(Runner):
     def __init__(self, module: nn.Module, found: Trace, groups: Groups, branches: Mapping[str, Branch]) -> None:
         super().__init__(module)
         self._found, self._groups, self._branches = found, groups, branches
-        self._norms = {path: part for path, part in module.named_modules() if isinstance(part, BatchNorm)}
+        self._norms = batch_norms(module)
         self._state = dict(module.state_dict(keep_vars=True))
         self._alive = _Alive(found, groups)
         self._programs: dict[frozenset[str], _Program] = {}

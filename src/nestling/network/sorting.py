@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nestling.errors import ArgumentError, NonFiniteError, ShapeError
-from nestling.network.check import CutCheck, alike, scratch
+from nestling.network.agreement import gap
+from nestling.network.check import CutCheck, scratch
 from nestling.network.group import Group, Groups
 from nestling.network.modes import in_mode
 from nestling.network.runner import ModuleRunner
@@ -183,7 +184,7 @@ def _same(check: CutCheck, expected: object, moved: list[Group], orders: Mapping
     found = check.whole()
     for group in moved:
         permute(check.tensors, group, torch.argsort(orders[group.name]))
-    return alike(found, expected, check.tolerance)
+    return gap(expected, found) <= check.tolerance
 
 
 def _in_order(order: Tensor) -> bool:

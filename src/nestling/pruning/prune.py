@@ -13,10 +13,11 @@ from torch.utils.data import DataLoader
 
 from nestling.errors import ArgumentError, DtypeError, TraceError
 from nestling.network import Cost, Nested, cost, nest
+from nestling.network.agreement import check_same
+from nestling.network.agreement import with_noise as noisy_calls
 from nestling.network.cut import full_cut
 from nestling.network.modes import in_mode
 from nestling.prediction import Likelihood
-from nestling.pruning.comparison import check_same
 from nestling.pruning.cutting import cut_out, joined, with_folded
 from nestling.pruning.dependent import in_use, run_time_network, with_dependence, with_one_reader
 from nestling.pruning.gated import Gates, gated, gates_in, without_widths
@@ -220,7 +221,7 @@ def _prune_weights(
         sparse, log = finished.nested.eval(), [*log, *finished.log]
     plain = sparse.extracted(full_cut(sparse.groups))
     network, left = _without_dead_units(plain, stage.example)
-    check_same(sparse, network, sparse.example)
+    check_same(sparse, network, noisy_calls(sparse.example), "pruned")
     return Pruned(
         network,
         name,
@@ -282,7 +283,7 @@ def _taken_out(
     taken = cut_out(base, sites, alive, means)
     uncertain = None if dependent else with_folded(held, taken, stage.example)
     network = run_time_network(taken, held, threshold) if dependent else taken.network
-    check_same(run.nested, network, run.nested.example)
+    check_same(run.nested, network, noisy_calls(run.nested.example), "pruned")
     log = list(run.log)
     if last is not None:
         assert uncertain is not None

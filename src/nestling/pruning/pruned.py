@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from nestling.network import Cost, Nested
+from nestling.tables import text_table
 
 
 @dataclass(frozen=True)
@@ -71,15 +72,13 @@ class Pruned:
 
     def __repr__(self) -> str:
         header = ("what", "kept", "of", "gone")
-        rows = [header] + [(r.name, str(r.kept), str(r.total), f"{r.sparsity:.2%}") for r in self.layers]
+        rows = [(r.name, str(r.kept), str(r.total), f"{r.sparsity:.2%}") for r in self.layers]
         rows += [
             (name, str(getattr(self.after, name)), str(getattr(self.before, name)), _gone(self, name))
             for name in ("params", "macs", "bytes")
         ]
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        lines = [f"{row[0].ljust(widths[0])}  {'  '.join(map(str.rjust, row[1:], widths[1:]))}" for row in rows]
         title = f"{self.method}, {self.structure}, threshold {self.threshold:g}: {self.compression:.1f} times smaller"
-        return "\n".join([title, lines[0], "-" * len(lines[0]), *lines[1:]])
+        return f"{title}\n{text_table(header, rows, names=1)}"
 
 
 def _gone(pruned: Pruned, name: str) -> str:

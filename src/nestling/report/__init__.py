@@ -3,8 +3,8 @@
 from nestling.report.answers import answers, write_csv
 from nestling.report.curves import curve_table, draw_front
 from nestling.report.figures import Series, draw_curves
-from nestling.report.tables import text_table
 from nestling.report.widths import WidthRow, score_widths, widths_table
+from nestling.tables import text_table
 
 __all__ = [
     "Series",

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from nestling.report.figures import new_figure, write_figure
-from nestling.report.tables import text_table, thousands
 from nestling.search import Curve
+from nestling.tables import text_table, thousands
 
 _AXES = {"params": "parameters", "macs": "multiply-adds", "bytes": "bytes", "latency": "milliseconds", "own": "cost"}
 

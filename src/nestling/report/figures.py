@@ -6,7 +6,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nestling.report.tables import thousands
+from nestling.tables import thousands
 from nestling.training.files import write_whole
 
 if TYPE_CHECKING:

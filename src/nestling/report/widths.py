@@ -8,7 +8,7 @@ from nestling.network import Cost, Cut, Nested, cost
 from nestling.network.cut import make_cut
 from nestling.prediction import Scores, evaluate
 from nestling.prediction.calibration import Calibration
-from nestling.report.tables import text_table, thousands
+from nestling.tables import text_table, thousands
 
 
 @dataclass(frozen=True)

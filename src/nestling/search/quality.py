@@ -11,11 +11,12 @@ from torch import Tensor
 from nestling.network import Cut, Nested
 from nestling.network.modes import in_mode
 from nestling.network.nest import as_call
+from nestling.network.norms import norms_with_statistics
 from nestling.network.reuse import Reuse
 from nestling.prediction.evaluate import pairs
 from nestling.prediction.likelihoods import Likelihood
 from nestling.processes import ALONE, Processes
-from nestling.torch_parts import BatchNorm, pytree
+from nestling.torch_parts import pytree
 from nestling.training.files import tensors_digest
 
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
@@ -50,11 +51,7 @@ class Judge:
         device = next((t.device for t in nested.tensors().values()), torch.device("cpu"))
         batches = [(x, target) for x, target in pairs(loader)]
         self._batches = pytree.tree_map_only(Tensor, lambda t: _laid_out(t.to(device)), batches)
-        self._norms = {
-            path: part
-            for path, part in nested.module.named_modules()
-            if isinstance(part, BatchNorm) and part.running_mean is not None
-        }
+        self._norms = norms_with_statistics(nested.module)
         self._owners: dict[str, list[int]] = {}
         for number, group in enumerate(nested.groups.free):
             for name in group.tensors:

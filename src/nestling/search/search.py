@@ -9,6 +9,7 @@ from typing import Any, get_args
 from nestling.arguments import count, inner_probability
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.network import Cut, Nested, recalibrate
+from nestling.network.norms import norms_with_statistics
 from nestling.prediction.evaluate import check_repeatable, evaluate
 from nestling.prediction.likelihoods import Likelihood, likelihood_named
 from nestling.processes import ALONE, Processes, current
@@ -17,7 +18,6 @@ from nestling.search.curve import Curve, Row, Tried, front
 from nestling.search.quality import Judge, Quality
 from nestling.search.strategies import Space, StrategyName, at_random, beam, dynamic, greedy, uniform
 from nestling.training.files import read_json, write_json
-from nestling.training.loop import has_norms
 from nestling.training.progress import Progress
 from nestling.training.saving import packed, weights_digest
 
@@ -147,7 +147,7 @@ def _row(
     spread: bool,
 ) -> Row:
     """A network of the curve as it would be delivered."""
-    if has_norms(nested):
+    if norms_with_statistics(nested):
         recalibrate(nested, loader if recalibration is None else recalibration, cut, spread=spread)
     scores = evaluate(nested, loader, cut=cut, samples=0, likelihood=model, seed=None, spread=spread)
     found, own = costs.exact(cut)

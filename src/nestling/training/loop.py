@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from nestling.distributions import Downhill
 from nestling.errors import DivergenceError, NonFiniteError, ProcessError, RunError
 from nestling.network import Nested, recalibrate
+from nestling.network.norms import norms_with_statistics
 from nestling.prediction import Likelihood, Scores, evaluate
 from nestling.processes import ALONE, Processes
 from nestling.seeding import Purpose, generator, reseed
-from nestling.torch_parts import BatchNorm, pytree
+from nestling.torch_parts import pytree
 from nestling.training import schedules
 from nestling.training.checkpoint import State
 from nestling.training.elbo import step_terms
@@ -250,7 +251,7 @@ class Loop:
 
     def validate(self) -> dict[float, Scores]:
         """Scores on the validation data at each cut, with the weights at their means."""
-        if has_norms(self.nested):
+        if norms_with_statistics(self.nested):
             for cut in self._cuts:
                 recalibrate(self.nested, self.feed.recalibration, cut, spread=self._is_spread)
         scores = evaluate(
@@ -300,11 +301,6 @@ class Loop:
 def _frozen(teacher: nn.Module) -> nn.Module:
     """A copy of a teacher that training leaves as it is."""
     return deepcopy(teacher).eval().requires_grad_(False)
-
-
-def has_norms(nested: Nested) -> bool:
-    """Whether a network has batch norms, whose statistics belong to a cut."""
-    return any(isinstance(part, BatchNorm) for part in nested.module.modules())
 
 
 def _headline(figures: dict[str, float]) -> str:

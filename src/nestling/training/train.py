@@ -15,6 +15,7 @@ from nestling.data import Data
 from nestling.errors import ArgumentError, DtypeError, RunError
 from nestling.network import Cut, Nested, recalibrate
 from nestling.network.cut import make_cut
+from nestling.network.norms import norms_with_statistics
 from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_named
 from nestling.processes import ALONE, Processes, connected
 from nestling.training.feeds import describes_data, make_feed
@@ -29,7 +30,7 @@ from nestling.training.folder import (
     read_run,
 )
 from nestling.training.keeper import Keeper, Memory
-from nestling.training.loop import Figures, Loop, has_norms
+from nestling.training.loop import Figures, Loop
 from nestling.training.recipe import Recipe
 from nestling.training.stopping import Stopping
 
@@ -123,7 +124,7 @@ def prepared(run: Run, cuts: Sequence[float], source: Data, processes: Processes
     if not missing:
         return run
     feed = make_feed(source, run.recipe)
-    if has_norms(run.nested):
+    if norms_with_statistics(run.nested):
         for cut in missing:
             recalibrate(run.nested, feed.recalibration, cut, spread=spread)
     model = likelihood_named(run.likelihood)

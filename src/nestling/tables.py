@@ -3,11 +3,17 @@
 from collections.abc import Sequence
 
 
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table with a line under its header; a column is a column of numbers if its first cell begins like one."""
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: int = 0) -> str:
+    """A table with a line under its header; a column is one of numbers if its first cell begins like one.
+
+    The first columns, so many as ``names`` says, are words however they begin.
+    """
     table = [list(header), *map(list, rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    numeric = [bool(rows) and rows[0][column][:1] in "0123456789-+." for column in range(len(header))]
+    numeric = [
+        column >= names and bool(rows) and rows[0][column].startswith(tuple("0123456789-+."))
+        for column in range(len(header))
+    ]
     lines = [
         "  ".join(
             cell.rjust(width) if number else cell.ljust(width)
@@ -15,7 +21,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         ).rstrip()
         for row in table
     ]
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
 def thousands(number: int) -> str:

@@ -1,0 +1,15 @@
+"""The batch norms of a network."""
+
+from torch import nn
+
+from nestling.torch_parts import BatchNorm
+
+
+def batch_norms(module: nn.Module) -> dict[str, BatchNorm]:
+    """Every batch norm of a module, by path."""
+    return {path: part for path, part in module.named_modules() if isinstance(part, BatchNorm)}
+
+
+def norms_with_statistics(module: nn.Module) -> dict[str, BatchNorm]:
+    """Those that keep running statistics, which belong to a cut."""
+    return {path: norm for path, norm in batch_norms(module).items() if norm.running_mean is not None}
