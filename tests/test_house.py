@@ -168,3 +168,20 @@ def test_every_private_part_of_torch_has_its_reason():
     assert all(ast.get_docstring(node) for node in functions)
     passed_on = re.search(r"__all__ = \[\n(.*?)\]", TORCH_PARTS.read_text(), re.DOTALL)[1].splitlines()
     assert [line for line in passed_on if "#" not in line and "ConvTransposeNd" not in line] == []
+
+
+POSTERIOR_NAMES = {"log_alpha", "log_sigma2", "prior_std", "scale_name"}
+THEIR_HOMES = (SOURCE / "distributions", SOURCE / "network" / "layers" / "layer.py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_only_posteriors_spell_the_names_of_their_tensors(path):
+    """Not as an attribute, and not in a string, but for docstrings."""
+    if any(path.is_relative_to(home) for home in THEIR_HOMES):
+        return
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    said = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    strings = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in said]
+    spelled = {node.attr for node in nodes if isinstance(node, ast.Attribute)} & POSTERIOR_NAMES
+    spelled |= {text for text in strings if "posterior." in text or any(name in text for name in POSTERIOR_NAMES)}
+    assert not spelled

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from nestling import models
 from nestling.data import Data
+from nestling.distributions.weights import PosteriorName, Sampling
 from nestling.errors import ArgumentError, NestlingError, RunError
 from nestling.network import Bits
 from nestling.network.group import Kind
-from nestling.network.layers import PosteriorName, Sampling
 from nestling.processes import local_rank
 
 Device = Literal["auto", "cpu", "cuda"]

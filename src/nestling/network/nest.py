@@ -1,7 +1,7 @@
 """``nest``: finds the groups of a network and gives each an order over its widths."""
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, fields, replace
 from typing import Any, Literal
@@ -11,34 +11,24 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from nestling.arguments import real_tensor
-from nestling.distributions.orders import Downhill, Geometric, Order, Uniform
+from nestling.distributions.orders import ORDERS, OrderMaker
+from nestling.distributions.weights import POSTERIORS
 from nestling.errors import ArgumentError, DtypeError
 from nestling.network.bits import Bits, bit_groups, of_posteriors, with_bit_groups
 from nestling.network.choice import Choice
 from nestling.network.discovery import discover
 from nestling.network.group import UNIT_KINDS, Groups, Kind, Slice
 from nestling.network.layers import (
-    POSTERIORS,
-    PosteriorName,
     Sampling,
     VariationalLayer,
     check_sampling,
     default_posterior,
     make_variational,
-    mean_name,
 )
 from nestling.network.nested import Nested
 from nestling.network.rules import Rule, default_rules
 from nestling.network.sorting import Loss, Sort, check_sort, chosen_sort, norms, sort_units, taylor
 from nestling.torch_parts import pytree
-
-OrderMaker = Callable[[int, int], Order]
-START_LOGIT = 3.0
-"""Keep logit that a learned order starts from (BN3): each next block is kept with probability 0.95."""
-DEFAULT_SAMPLING: dict[PosteriorName | None, Sampling] = {"gaussian": "local", "ivon": "shared", None: "local"}
-"""How the weights of each posterior are drawn: IVON's once for the batch, which costs next to nothing."""
-NESTED_KEEP_PROB = 0.95
-"""Keep probability of the fixed geometric order."""
 
 
 def nest(
@@ -46,7 +36,7 @@ def nest(
     example: Any,  # noqa: ANN401
     *,
     order: str | OrderMaker = "downhill",
-    weights: PosteriorName | Literal["auto"] | None = "auto",
+    weights: str | None = "auto",
     sampling: Sampling | None = None,
     num_blocks: int = 32,
     num_always: int = 2,
@@ -95,7 +85,9 @@ def nest(
     args, kwargs = as_call(example)
     maker = _order_maker(order)
     weights = _chosen_posterior(weights, module)
-    sampling = DEFAULT_SAMPLING[weights] if sampling is None else sampling
+    posterior = POSTERIORS.get(weights or "")
+    if sampling is None:
+        sampling = "local" if posterior is None else posterior.sampling
     check_sampling(sampling)
     check_sort(sort, batches, loss)
     for leaf in pytree.tree_leaves((args, kwargs)):
@@ -107,8 +99,8 @@ def nest(
     if sort != "none":
         _sort(copy, groups, (args, kwargs), batches, loss)
     with_bits = [] if chosen_bits is None else bit_groups(copy, (args, kwargs), chosen_bits, exclude, only)
-    if weights is not None:
-        variational = make_variational(copy, exclude, sampling, weights)
+    if posterior is not None:
+        variational = make_variational(copy, exclude, sampling, posterior)
         groups, with_bits = _with_posteriors(groups, copy), of_posteriors(with_bits, variational)
         runner.refresh()
     groups = with_bit_groups(groups, with_bits, runner.holders.tensors())
@@ -146,7 +138,7 @@ def _check_module(module: object) -> None:
             real_tensor(name, tensor)
 
 
-def _chosen_posterior(weights: PosteriorName | Literal["auto"] | None, module: nn.Module) -> PosteriorName | None:
+def _chosen_posterior(weights: str | None, module: nn.Module) -> str | None:
     """The posterior of the weights, or None where they stay plain."""
     if weights == "auto":
         return default_posterior(module)
@@ -212,16 +204,17 @@ def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: AN
 
 
 def _with_posteriors(groups: Groups, module: nn.Module) -> Groups:
-    """Where a layer became variational, the slices of its weight are those of its mean and of its scale."""
-    scales = {p: part.posterior.scale_name for p, part in module.named_modules() if isinstance(part, VariationalLayer)}
+    """Where a layer became variational, the slices of its weight are those of its posterior; the mean reads."""
+    layers = {path: part for path, part in module.named_modules() if isinstance(part, VariationalLayer)}
 
     def renamed(piece: Slice) -> tuple[Slice, ...]:
         path, _, key = piece.tensor.rpartition(".")
-        if path not in scales or key != "weight":
+        if path not in layers or key != "weight":
             return (piece,)
+        mean, *others = layers[path].tensors_along(path, piece.axis)
         return (
-            replace(piece, tensor=mean_name(path)),
-            replace(piece, tensor=f"{path}.posterior.{scales[path]}", reads=False),
+            replace(piece, tensor=mean[0]),
+            *(replace(piece, tensor=name, axis=axis, reads=False) for name, axis in others),
         )
 
     return Groups([replace(group, slices=tuple(p for s in group.slices for p in renamed(s))) for group in groups])
@@ -230,20 +223,7 @@ def _with_posteriors(groups: Groups, module: nn.Module) -> Groups:
 def _order_maker(order: str | OrderMaker) -> OrderMaker:
     if callable(order) and not isinstance(order, type):
         return order
-    if not isinstance(order, str) or order not in _ORDERS:
-        needed = f"one of {', '.join(_ORDERS)}, or a function that is called with (num_blocks, num_always)"
+    if not isinstance(order, str) or order not in ORDERS:
+        needed = f"one of {', '.join(ORDERS)}, or a function that is called with (num_blocks, num_always)"
         raise ArgumentError("order", repr(order), needed, "'downhill' is learned, the others are fixed.")
-    return _ORDERS[order]
-
-
-def _downhill(num_blocks: int, num_always: int) -> Order:
-    logits = torch.full((num_blocks - num_always,), START_LOGIT)
-    return Downhill(nn.Parameter(logits), num_always=num_always)
-
-
-_ORDERS: dict[str, OrderMaker] = {
-    "downhill": _downhill,
-    "uniform": lambda num_blocks, num_always: Uniform(num_blocks, num_always=num_always),
-    "geometric": lambda num_blocks, num_always: Geometric(num_blocks, NESTED_KEEP_PROB, num_always=num_always),
-    "full": lambda num_blocks, num_always: Geometric(num_blocks, 1.0, num_always=num_always),
-}
+    return ORDERS[order]

@@ -189,7 +189,7 @@ class Nested(Moving):
         return self._runner.dropped(cut)
 
     def log_alphas(self, cut: Cut) -> dict[str, Tensor]:
-        """log alpha of every weight that a cut keeps, by the name of its layer: what divergences are made of."""
+        """log alpha of every weight that a cut keeps, by the name of its layer."""
         with self._posteriors(cut) as kept:
             return {path: own.bounded_log_alpha().expand_as(own.mean) for path, own in kept.items()}
 
@@ -197,6 +197,11 @@ class Nested(Moving):
     def num_uncertain(self) -> int:
         """How many weights have a posterior."""
         return sum(own.posterior.mean.numel() for own in self._layers.values())
+
+    def weight_divergences(self, cut: Cut, divergence: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """The divergence of every weight that a cut keeps, by the name of its layer."""
+        with self._posteriors(cut) as kept:
+            return {path: own.divergences(divergence) for path, own in kept.items()}
 
     def weight_total(self, cut: Cut, divergence: Callable[[Tensor], Tensor]) -> Tensor:
         """A divergence, a function of log alpha, summed over every weight that a cut keeps."""

@@ -16,25 +16,15 @@ from nestling.network.layers import VariationalLayer, make_variational
 from nestling.pruning.gated import without_widths
 from nestling.pruning.sites import Reader, Site
 
-START_LOG_SIGMA2 = -10.0
-"""log sigma^2 that every weight starts from, in both released codes of sparse VD."""
-NO_NOISE = -80.0
-"""log sigma^2 of a weight that is gone: a standard deviation of 4e-18, and no products so small that they are slow."""
-
 
 def with_noise(module: nn.Module, example: Any, exclude: Sequence[str] = ()) -> Nested:  # noqa: ANN401
     """A copy of a module whose linear and convolution layers have additive Gaussian noise on each weight."""
     copy = nn.ModuleList([deepcopy(module)])  # so that a module that is one layer can be replaced too
-    paths = make_variational(copy, [f"0.{path}" for path in exclude], "local")
+    paths = make_variational(copy, [f"0.{path}" for path in exclude], "local", AdditiveGaussian)
     if not paths:
         kinds = ", ".join(sorted({type(part).__name__ for part in module.modules()}))
         needed = "one with linear or convolution layers, each with a weight of its own"
         raise ArgumentError("module", f"a network of {kinds}", needed, "Check exclude, and weights that are shared.")
-    for layer in _layers(copy).values():
-        mean = layer.posterior.mean
-        assert isinstance(mean, nn.Parameter)
-        scale = nn.Parameter(torch.full_like(mean, START_LOG_SIGMA2), requires_grad=mean.requires_grad)
-        layer.posterior = AdditiveGaussian(mean, scale)
     return without_widths(copy[0], example)
 
 
@@ -49,10 +39,8 @@ def without_weights(nested: Nested, kept: Mapping[str, Tensor]) -> Nested:
     """A copy whose dropped weights are zero, with no noise on them."""
     copy = deepcopy(nested)
     for path, layer in _layers(copy.module).items():
-        gone = ~kept[path]
-        layer.posterior.mean.masked_fill_(gone, 0.0)
         assert isinstance(layer.posterior, AdditiveGaussian)
-        layer.posterior.log_sigma2.masked_fill_(gone, NO_NOISE)
+        layer.posterior.remove(~kept[path])
     return copy
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nestling.distributions import Downhill, leave_one_out
+from nestling.distributions import leave_one_out
+from nestling.distributions.orders import RelaxedOrder
 from nestling.errors import ArgumentError
 from nestling.network import Cut, Nested
 from nestling.network.cut import full_cut
@@ -107,9 +108,9 @@ def _relaxed_part(
     """A part of the batch under masks that gradients flow through, without the tail where they are below the least."""
     masks, widths = {}, []
     for name, order in nested.orders.items():
-        if not isinstance(order, Downhill):
+        if not isinstance(order, RelaxedOrder):
             given = f"an order of type {type(order).__name__} in {name}"
-            raise ArgumentError("estimator", given, "Downhill orders for relaxed masks", "Use leave_one_out.")
+            raise ArgumentError("estimator", given, "orders with relaxed masks, such as Downhill", "Use leave_one_out.")
         relaxed = order.rsample((), generator)
         masks[name] = order.straight_through(relaxed) if hard else relaxed
         widths.append((name, int(((relaxed >= LEAST_MASK) | (masks[name] >= LEAST_MASK)).sum())))

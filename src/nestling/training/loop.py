@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nestling.distributions import Downhill
+from nestling.distributions.temperature import Tempered
 from nestling.errors import DivergenceError, NonFiniteError, ProcessError, RunError
 from nestling.network import Nested, recalibrate
 from nestling.network.norms import norms_with_statistics
@@ -143,7 +143,7 @@ class Loop:
         inputs, targets = pytree.tree_map_only(Tensor, lambda t: t.to(self.device, non_blocking=True), tuple(batch))
         set_lr(self.optimiser, self._lr_factor(share))
         for order in self.nested.orders.values():
-            if isinstance(order, Downhill):
+            if isinstance(order, Tempered):
                 order.temperature = schedules.temperature(self.recipe, share)
         self.nested.quantised.sharpness = schedules.sharpness(self.recipe, share)
         reseed(self.device, Purpose.NOISE, self.recipe.seed, self.state.step, self.processes.rank)

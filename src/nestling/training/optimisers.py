@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nestling.distributions.gates import gates_of
 from nestling.distributions.layout import axes_in_memory, laid_out_as
-from nestling.distributions.weights import NaturalGaussian
+from nestling.distributions.learned import Learned
 from nestling.network import Nested
 from nestling.torch_parts import ArrangedAdamW, NormBase
 from nestling.training.recipe import Recipe
@@ -16,17 +15,14 @@ from nestling.training.schedules import largest_lr
 
 
 def make_optimiser(nested: Nested, recipe: Recipe, num_steps: int) -> torch.optim.Optimizer:
-    """Weights with decay, parameters without, those with a learning rate of their own, and scales of natural steps.
-
-    Orders, gates and log sigma^2 of sparse posteriors have a learning rate of their own.
-    """
-    decayed, plain, orders, natural = _by_rate(nested)
+    """Weights with decay, parameters without, and those of distributions that say how they move (``Learned``)."""
+    found = _by_rate(nested)
     lr = largest_lr(recipe, num_steps, is_delicate=_is_delicate(nested.module))
     groups = [
-        {"params": decayed, "lr": lr, "weight_decay": recipe.weight_decay},
-        {"params": plain, "lr": lr, "weight_decay": 0.0},
-        {"params": orders, "lr": recipe.order_lr, "weight_decay": 0.0},
-        {"params": natural, "lr": 0.0, "weight_decay": 0.0, "natural_rate": 0.0},
+        {"params": found["decayed"], "lr": lr, "weight_decay": recipe.weight_decay},
+        {"params": found["weights"], "lr": lr, "weight_decay": 0.0},
+        {"params": found["distributions"], "lr": recipe.order_lr, "weight_decay": 0.0},
+        {"params": found["natural"], "lr": 0.0, "weight_decay": 0.0, "natural_rate": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     if recipe.optimiser == "sgd":
@@ -162,20 +158,15 @@ def clipped_parameters(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in groups for parameter in group["params"]]
 
 
-def _by_rate(nested: Nested) -> tuple[list[nn.Parameter], ...]:
-    decayed, plain, orders, natural = [], [], [], []
-    by_nature = {id(p.log_sigma2) for p in nested.modules() if isinstance(p, NaturalGaussian)}
-    learned: list[nn.Module] = [*nested.orders.values(), *gates_of(nested).values()]
-    own = {id(parameter) for part in learned for parameter in part.parameters()}
-    for name, parameter in nested.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if id(parameter) in by_nature:
-            natural.append(parameter)
-        elif id(parameter) in own or name.endswith(".posterior.log_sigma2"):
-            orders.append(parameter)
-        elif parameter.ndim > 1 and ".posterior." not in name:
-            decayed.append(parameter)
-        else:
-            plain.append(parameter)
-    return decayed, plain, orders, natural
+def _by_rate(nested: Nested) -> dict[str, list[nn.Parameter]]:
+    """The parameters that are learned, by how they move; one distribution speaks for those within it."""
+    rates: dict[int, str] = {}
+    for part in nested.modules():
+        if isinstance(part, Learned):
+            rates = {id(parameter): rate for parameter, rate in part.by_rate()} | rates
+    found: dict[str, list[nn.Parameter]] = {name: [] for name in ("decayed", "weights", "distributions", "natural")}
+    for parameter in nested.parameters():
+        if parameter.requires_grad:
+            usual = "decayed" if parameter.ndim > 1 else "weights"
+            found[rates.get(id(parameter), usual)].append(parameter)
+    return found

@@ -2,7 +2,7 @@
 
 import math
 
-from nestling.distributions.weights import NaturalGaussian, WeightPosterior
+from nestling.distributions.weights import WeightPosterior
 from nestling.network import Nested
 from nestling.network.bits import FIRST_SHARPNESS, LAST_SHARPNESS
 from nestling.training.recipe import Recipe
@@ -45,10 +45,8 @@ def kappa_factor(recipe: Recipe, share: float) -> float:
     return min(1.0, share / recipe.kl_warm_up) if recipe.kl_warm_up else 1.0
 
 
-NATURAL_KAPPA = 0.3
-"""What kappa="auto" means for posteriors that learn by natural gradients: docs/decisions/0012."""
 CONVOLUTION_KAPPA = 1e-3
-"""What it means for other posteriors of networks with convolutions: docs/decisions/0012."""
+"""What kappa="auto" means for networks with convolutions, unless the posterior says otherwise: docs/decisions/0012."""
 
 
 def largest_kappa(recipe: Recipe, nested: Nested, num_examples: int) -> float:
@@ -56,8 +54,9 @@ def largest_kappa(recipe: Recipe, nested: Nested, num_examples: int) -> float:
     if recipe.kappa != "auto":
         return recipe.kappa
     posteriors = [part for part in nested.modules() if isinstance(part, WeightPosterior)]
-    if any(isinstance(own, NaturalGaussian) for own in posteriors):
-        return NATURAL_KAPPA
+    for own in posteriors:
+        if own.kappa is not None:
+            return own.kappa
     if any(own.mean.ndim > 2 for own in posteriors):
         return CONVOLUTION_KAPPA
     return auto_kappa(num_examples, nested.num_uncertain)

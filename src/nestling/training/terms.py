@@ -2,23 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nestling.distributions import (
-    BernoulliChain,
     bn3_refitted_regulariser,
     bn3_regulariser,
     hierarchical_kl,
-    kl,
     log_uniform_kl,
     molchanov_kl,
 )
 from nestling.distributions.gates import gates_of
-from nestling.distributions.orders import Order
 from nestling.errors import ArgumentError
 from nestling.network import Cut, Nested
 from nestling.prediction.likelihoods import Likelihood
@@ -61,11 +57,11 @@ def weight_divergence(
     """The KL of the weights that a cut keeps, in nats; with keep probabilities, each weighed by those of its groups."""
     if keep_probs is None:
         return nested.weight_total(cut, divergence)
-    log_alphas = nested.log_alphas(cut)
-    if not log_alphas:
+    terms = nested.weight_divergences(cut, divergence)
+    if not terms:
         return torch.zeros(())
-    terms = divergence(torch.cat([own.reshape(-1) for own in log_alphas.values()]))
-    return terms @ torch.cat([nested.weight_shares(path, keep_probs).reshape(-1) for path in log_alphas])
+    shares = torch.cat([nested.weight_shares(path, keep_probs).reshape(-1) for path in terms])
+    return torch.cat([own.reshape(-1) for own in terms.values()]) @ shares
 
 
 def gate_divergence(nested: Nested, like: Tensor) -> Tensor:
@@ -74,19 +70,8 @@ def gate_divergence(nested: Nested, like: Tensor) -> Tensor:
 
 
 def order_divergence(nested: Nested, prior_keep: float) -> Tensor:
-    """Phi1 of BN3: the divergence of the orders from chains that keep each next block with the same probability."""
-    return torch.stack([kl(order, _prior_of(order, prior_keep)) for order in nested.orders.values()]).sum()
-
-
-def _prior_of(order: Order, keep: float) -> BernoulliChain:
-    like = order.log_probs()
-    return _prior(order.num_blocks, order.num_always, keep, like.dtype, like.device)
-
-
-@cache
-def _prior(num_blocks: int, num_always: int, keep: float, dtype: torch.dtype, device: torch.device) -> BernoulliChain:
-    keeps = torch.full((num_blocks - num_always,), keep, dtype=dtype, device=device)
-    return BernoulliChain(keeps, num_always=num_always)
+    """The divergence of the orders from chains that keep each next block with the same probability."""
+    return torch.stack([order.divergence(prior_keep) for order in nested.orders.values()]).sum()
 
 
 def pair_of(batch: Sequence[Any]) -> tuple[Any, Tensor]:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from nestling.arguments import count
+from nestling.distributions.learned import Learned
 from nestling.distributions.temperature import Tempered
 
 
-class Gate(nn.Module, ABC):
+class Gate(Learned, ABC):
     """A multiplier for each of ``num_units`` units.
 
     ``features`` (batch, num_units) are the units' own activations (of a convolution: their spatial mean). Only a gate

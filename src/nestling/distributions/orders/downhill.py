@@ -1,20 +1,23 @@
 """BN3's posterior over widths: the Downhill distribution, whose relaxed samples are masks that only go down."""
 
 import math
+from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nestling.arguments import last_size, real_tensor
 from nestling.distributions.holding import hold
 from nestling.distributions.noise import gumbel_noise
 from nestling.distributions.orders.chain import chain_length, chain_log_probs
-from nestling.distributions.orders.order import Order, masks_from_steps
-from nestling.distributions.temperature import Tempered
+from nestling.distributions.orders.order import RelaxedOrder, masks_from_steps
+
+START_LOGIT = 3.0
+"""Keep logit that a learned order starts from (BN3): each next block is kept with probability 0.95."""
 
 
-class Downhill(Tempered, Order):
+class Downhill(RelaxedOrder):
     """A chain of keep probabilities sigmoid(``logits``) whose mask can be relaxed at a ``temperature`` (BN3 section 2).
 
     ``logits`` (..., K - num_always) has one entry for each block that can be cut; a Parameter is learned. The relaxed
@@ -28,6 +31,11 @@ class Downhill(Tempered, Order):
         super().__init__(chain_length("logits", logits, num_always), num_always)
         hold(self, "logits", logits)
         self.temperature = temperature
+
+    @classmethod
+    def learned(cls, num_blocks: int, num_always: int) -> Self:
+        """One to be learned, from where training starts."""
+        return cls(nn.Parameter(torch.full((num_blocks - num_always,), START_LOGIT)), num_always=num_always)
 
     def log_probs(self) -> Tensor:
         """Log-probabilities (..., S) of the widths."""

@@ -1,17 +1,21 @@
 """What every order shares: keep probabilities, samples and divergences follow from the log-probabilities of widths."""
 
 from abc import ABC, abstractmethod
+from functools import cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nestling.arguments import block_counts, whole_tensor
 from nestling.distributions.divergences import categorical_kl
+from nestling.distributions.learned import Learned
 from nestling.distributions.noise import gumbel_noise
+from nestling.distributions.orders.chain import chain_log_probs
+from nestling.distributions.temperature import Tempered
 from nestling.errors import RangeError, ShapeError
 
 
-class Order(nn.Module, ABC):
+class Order(Learned, ABC):
     """A distribution over the width of ``num_blocks`` blocks, of which the first ``num_always`` are never cut.
 
     An order *is* its ``log_probs()``; a subclass gives that one method. Legend for shapes: ``K`` is ``num_blocks``,
@@ -78,9 +82,33 @@ class Order(nn.Module, ABC):
         blocks = torch.arange(self.num_blocks, device=width.device)
         return (blocks < width.unsqueeze(-1)).to(self.log_probs().dtype)
 
+    def divergence(self, prior_keep: float) -> Tensor:
+        """KL in nats from the chain that keeps each next block with the same probability (BN3's Phi1)."""
+        own = self.log_probs()
+        return categorical_kl(own, _chain(self.num_widths, prior_keep, own.dtype, own.device))
+
     def extra_repr(self) -> str:
         """What ``print`` shows of the order."""
         return f"num_blocks={self.num_blocks}, num_always={self.num_always}"
+
+
+class RelaxedOrder(Tempered, Order, ABC):
+    """An order whose mask can be relaxed at a ``temperature``, so that gradients reach it from what is computed."""
+
+    @abstractmethod
+    def rsample(
+        self, shape: tuple[int, ...] = (), generator: torch.Generator | None = None, *, hard: bool = False
+    ) -> Tensor:
+        """Draw relaxed masks (*shape, ..., K), differentiable in the parameters; ``hard`` makes them whole."""
+
+    @abstractmethod
+    def straight_through(self, relaxed: Tensor) -> Tensor:
+        """Relaxed masks (..., K) made whole, with the gradients of the relaxed ones."""
+
+
+@cache
+def _chain(num_widths: int, keep: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return chain_log_probs(torch.logit(torch.full((num_widths - 1,), keep, dtype=dtype, device=device)))
 
 
 def kl(q: Order, p: Order) -> Tensor:

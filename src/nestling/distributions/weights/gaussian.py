@@ -1,18 +1,30 @@
 """The Gaussian weight posterior by either scale: log alpha (noise in proportion to the weight) or log sigma^2."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nestling.arguments import real_tensor
 from nestling.distributions.divergences import gaussian_kl
 from nestling.distributions.layout import laid_out_as
+from nestling.distributions.learned import Rate
 from nestling.distributions.totals import total
-from nestling.distributions.weights.posterior import LOG_ALPHA_BOUNDS, PullBack, WeightPosterior, to_log_alpha
+from nestling.distributions.weights.posterior import LOG_ALPHA_BOUNDS, PullBack, Sampling, WeightPosterior, to_log_alpha
+
+START_LOG_ALPHA = -3.0
+"""log alpha that every weight starts from: noise of a fifth of its size."""
+START_LOG_SIGMA2 = -10.0
+"""log sigma^2 that every weight starts from, in both released codes of sparse VD."""
+START_SHARE = 0.1
+"""Standard deviation that natural gradients start from, relative to the root mean square of a layer's weights."""
+PRIOR_SHARE = 10.0
+"""Standard deviation of the prior of such weights, relative to the same."""
+NO_NOISE = -80.0
+"""log sigma^2 of a weight that is gone: a standard deviation of 4e-18, and no products so small that they are slow."""
 
 
 class MultiplicativeGaussian(WeightPosterior):
@@ -22,6 +34,11 @@ class MultiplicativeGaussian(WeightPosterior):
 
     def __init__(self, mean: Tensor, log_alpha: Tensor) -> None:
         super().__init__(mean, "log_alpha", log_alpha)
+
+    @classmethod
+    def from_weight(cls, weight: nn.Parameter) -> Self:
+        """Noise of a fifth of each weight's size."""
+        return cls(weight, _scale_of(weight, torch.full_like(weight, START_LOG_ALPHA)))
 
     def bounded_log_alpha(self) -> Tensor:
         """log alpha within its bounds."""
@@ -44,7 +61,7 @@ class MultiplicativeGaussian(WeightPosterior):
         return torch.exp(0.5 * self.bounded_log_alpha()) * self.mean.abs()
 
     def total(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:
-        """A divergence, a function of log alpha, summed over all weights."""
+        """The divergences of all weights together, piece by piece."""
         return total(divergence, self.log_alpha.expand_as(self.mean), LOG_ALPHA_BOUNDS)
 
     def spread(self) -> Tensor:
@@ -59,10 +76,25 @@ class MultiplicativeGaussian(WeightPosterior):
 class AdditiveGaussian(WeightPosterior):
     """w = theta + sigma eps with log sigma^2 free (sparse VD): only the log alpha derived from it is bounded."""
 
+    rates: ClassVar[Mapping[str, Rate]] = {"log_sigma2": "distributions"}
     log_sigma2: Tensor
 
     def __init__(self, mean: Tensor, log_sigma2: Tensor) -> None:
         super().__init__(mean, "log_sigma2", log_sigma2)
+
+    @classmethod
+    def from_weight(cls, weight: nn.Parameter) -> Self:
+        """The same small noise on every weight."""
+        return cls(weight, _scale_of(weight, torch.full_like(weight, START_LOG_SIGMA2)))
+
+    def remove(self, gone: Tensor) -> None:
+        """Set some weights, by a mask of the mean's shape, to zero without noise."""
+        self.mean.masked_fill_(gone, 0.0)
+        self.log_sigma2.masked_fill_(gone, NO_NOISE)
+
+    def total(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:
+        """The divergences of all weights together, piece by piece."""
+        return total(divergence, self.bounded_log_alpha().expand_as(self.mean))
 
     def bounded_log_alpha(self) -> Tensor:
         """log sigma^2 - log theta^2 within its bounds."""
@@ -94,6 +126,9 @@ class AdditiveGaussian(WeightPosterior):
 class NaturalGaussian(AdditiveGaussian):
     """w = theta + sigma eps under the prior N(0, prior_std^2), for natural-gradient steps in log sigma^2 (IVON)."""
 
+    rates: ClassVar[Mapping[str, Rate]] = {"log_sigma2": "natural"}
+    sampling: ClassVar[Sampling] = "shared"  # once for the batch, which costs next to nothing
+    kappa: ClassVar[float | None] = 0.3  # docs/decisions/0012
     prior_std: Tensor
 
     def __init__(self, mean: Tensor, log_sigma2: Tensor, prior_std: Tensor) -> None:
@@ -101,9 +136,23 @@ class NaturalGaussian(AdditiveGaussian):
         real_tensor("prior_std", prior_std)
         self.register_buffer("prior_std", prior_std)
 
-    def total(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:
-        """KL(N(theta, sigma^2), N(0, prior_std^2)), summed over all weights; ``divergence``, of alpha, is not asked."""
-        return gaussian_kl(self.mean, self.log_sigma2.expand_as(self.mean), float(self.prior_std)).sum()
+    @classmethod
+    def from_weight(cls, weight: nn.Parameter) -> Self:
+        """Noise and prior in proportion to the root mean square of the layer's weights."""
+        size = weight.detach().square().mean().clamp_min(torch.finfo(weight.dtype).tiny).sqrt()
+        log_sigma2 = torch.zeros_like(weight) + 2 * (START_SHARE * size).log()
+        return cls(weight, _scale_of(weight, log_sigma2), PRIOR_SHARE * size)
+
+    def divergences(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:
+        """KL(N(theta, sigma^2), N(0, prior_std^2)); ``divergence``, of alpha, is not asked."""
+        return gaussian_kl(self.mean, self.log_sigma2.expand_as(self.mean), float(self.prior_std))
+
+    total = WeightPosterior.total
+
+
+def _scale_of(weight: nn.Parameter, scale: Tensor) -> nn.Parameter:
+    """A scale to be learned if the weight is."""
+    return nn.Parameter(scale.detach(), requires_grad=weight.requires_grad)
 
 
 class _Perturbed(torch.autograd.Function):

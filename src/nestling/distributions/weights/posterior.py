@@ -1,21 +1,23 @@
 """What every weight posterior N(theta, alpha theta^2) shares, whichever of its two scales is the free parameter."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Literal, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nestling.arguments import floating_tensor, real_tensor
 from nestling.distributions.holding import hold
+from nestling.distributions.learned import Learned, Rate
 from nestling.distributions.noise import normal_noise
-from nestling.distributions.totals import total
 from nestling.errors import ShapeError
 from nestling.torch_parts import Moving
 from nestling.writes import State, write_state
 
+Sampling = Literal["local", "channel", "shared", "each"]
+"""How the weights of a layer are drawn: see ``VariationalLayer``."""
 LOG_ALPHA_BOUNDS = (-20.0, 20.0)
 """log alpha is read within these bounds: past them a weight is a constant, or nothing but noise, in float32."""
 
@@ -28,10 +30,23 @@ class Worked(dict[str, tuple[Tensor, Tensor, State, object, Tensor]]):
     """What was worked out from the parameters of one posterior: a twin of it, with other parameters, has its own."""
 
 
-class WeightPosterior(Moving, ABC):
-    """A Gaussian over each weight with mean theta and variance alpha theta^2."""
+class WeightPosterior(Moving, Learned, ABC):
+    """A Gaussian over each weight with mean theta and variance alpha theta^2.
 
+    A family says how it starts from a plain weight and how its parameters move (``rate``, ``rates``); ``sampling`` is
+    how it is drawn, and ``kappa`` how its divergence is weighed, where nothing else is asked for.
+    """
+
+    rate: ClassVar[Rate] = "weights"
+    sampling: ClassVar[Sampling] = "local"
+    kappa: ClassVar[float | None] = None
+    """None leaves it to the network: see ``largest_kappa``."""
     mean: Tensor
+
+    @classmethod
+    @abstractmethod
+    def from_weight(cls, weight: nn.Parameter) -> Self:
+        """The posterior that training starts from, around the weight of a plain layer, which becomes the mean."""
 
     def __init__(self, mean: Tensor, scale_name: str, scale: Tensor) -> None:
         super().__init__()
@@ -44,14 +59,22 @@ class WeightPosterior(Moving, ABC):
             )
         hold(self, "mean", mean)
         hold(self, scale_name, scale)
-        self.scale_name = scale_name
+        self._scale_name = scale_name
         self._known = Worked()
 
     @property
     def scale(self) -> Tensor:
         """The scale that is the free parameter."""
-        scale: Tensor = getattr(self, self.scale_name)
+        scale: Tensor = getattr(self, self._scale_name)
         return scale
+
+    def along(self, axis: int) -> Iterator[tuple[str, int]]:
+        """The tensors that are cut with an axis of the weight, the mean first, each with its own axis."""
+        own = {"mean": self.mean, **dict(self.named_parameters()), **dict(self.named_buffers())}
+        for name, tensor in own.items():
+            place = axis + tensor.ndim - self.mean.ndim
+            if place >= 0 and tensor.shape[place] == self.mean.shape[axis]:
+                yield name, place
 
     @abstractmethod
     def bounded_log_alpha(self) -> Tensor:
@@ -109,9 +132,14 @@ class WeightPosterior(Moving, ABC):
         """Forget it also when the device or the dtype changes."""
         self._known.clear()
 
+    def divergences(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:
+        """The divergence of each weight from its prior; ``divergence`` is that of log alpha, for families without one
+        of their own."""
+        return divergence(self.bounded_log_alpha().expand_as(self.mean))
+
     def total(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:
-        """A divergence, a function of log alpha, summed over all weights."""
-        return total(divergence, self.bounded_log_alpha().expand_as(self.mean))
+        """The divergences of all weights together."""
+        return self.divergences(divergence).sum()
 
     def drop_rate(self) -> Tensor:
         """alpha / (1 + alpha): the rate of the dropout whose noise has the same strength."""

@@ -1,8 +1,7 @@
 """Variational layers: one class per operation, each given a posterior over its weight."""
 
+from nestling.distributions.weights import Sampling
 from nestling.network.layers.convert import (
-    POSTERIORS,
-    PosteriorName,
     default_posterior,
     make_plain,
     make_variational,
@@ -18,7 +17,6 @@ from nestling.network.layers.convolution import (
 from nestling.network.layers.layer import VariationalLayer, mean_name, plain_name
 from nestling.network.layers.linear import VariationalLinear
 from nestling.network.layers.stochastic import (
-    Sampling,
     Stochastic,
     carrying_moments,
     check_sampling,
@@ -27,8 +25,6 @@ from nestling.network.layers.stochastic import (
 )
 
 __all__ = [
-    "POSTERIORS",
-    "PosteriorName",
     "Sampling",
     "Stochastic",
     "VariationalConv1d",

@@ -1,46 +1,15 @@
 """Swaps the layers of a module between plain and variational, keeping weights, options, ties and devices."""
 
 from collections.abc import Callable, Collection
-from typing import Any, Literal
+from typing import Any
 
-import torch
 from torch import nn
 
-from nestling.distributions.weights import MultiplicativeGaussian, NaturalGaussian, WeightPosterior
+from nestling.distributions.weights import MultiplicativeGaussian, PosteriorName, Sampling, WeightPosterior
 from nestling.network.layers import convolution
 from nestling.network.layers.layer import VariationalLayer
 from nestling.network.layers.linear import VariationalLinear
-from nestling.network.layers.stochastic import Sampling
 from nestling.torch_parts import allow_fast_path, child_store, hand_over_hooks, tensor_stores
-
-START_LOG_ALPHA = -3.0
-"""log alpha that every weight starts from: noise of a fifth of its size."""
-
-START_SHARE = 0.1
-"""Standard deviation that natural gradients start from, relative to the root mean square of a layer's weights."""
-
-PRIOR_SHARE = 10.0
-"""Standard deviation of the prior of such weights, relative to the same."""
-
-PosteriorName = Literal["gaussian", "ivon"]
-
-
-def _by_log_alpha(weight: nn.Parameter) -> WeightPosterior:
-    log_alpha = torch.full_like(weight, START_LOG_ALPHA)
-    return MultiplicativeGaussian(weight, nn.Parameter(log_alpha, requires_grad=weight.requires_grad))
-
-
-def _by_log_sigma2(weight: nn.Parameter) -> WeightPosterior:
-    size = weight.detach().square().mean().clamp_min(torch.finfo(weight.dtype).tiny).sqrt()
-    log_sigma2 = torch.zeros_like(weight) + 2 * (START_SHARE * size).log()
-    return NaturalGaussian(weight, nn.Parameter(log_sigma2, requires_grad=weight.requires_grad), PRIOR_SHARE * size)
-
-
-POSTERIORS: dict[PosteriorName, Callable[[nn.Parameter], WeightPosterior]] = {
-    "gaussian": _by_log_alpha,
-    "ivon": _by_log_sigma2,
-}
-"""How a posterior starts from the weight of a plain layer."""
 
 _VARIATIONAL: dict[type[nn.Module], Callable[[Any, WeightPosterior, Sampling], VariationalLayer]] = {
     nn.Linear: VariationalLinear.from_plain,
@@ -60,7 +29,10 @@ def default_posterior(module: nn.Module) -> PosteriorName:
 
 
 def make_variational(
-    module: nn.Module, exclude: Collection[str], sampling: Sampling, posterior: PosteriorName = "gaussian"
+    module: nn.Module,
+    exclude: Collection[str],
+    sampling: Sampling,
+    posterior: type[WeightPosterior] = MultiplicativeGaussian,
 ) -> list[str]:
     """Replace linear and convolution layers in place; return the paths of those replaced.
 
@@ -79,7 +51,7 @@ def make_variational(
         if not isinstance(weight, nn.Parameter) or id(weight) in shared:
             return None
         replaced.append(path)
-        return make(layer, POSTERIORS[posterior](weight), sampling).train(layer.training)
+        return make(layer, posterior.from_weight(weight), sampling).train(layer.training)
 
     _swap(module, variational)
     _fit_fast_paths(module)

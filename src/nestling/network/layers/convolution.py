@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestling.distributions.weights import WeightPosterior
+from nestling.distributions.weights import Sampling, WeightPosterior
 from nestling.network.layers.layer import Factors, VariationalLayer, as_parameter
-from nestling.network.layers.stochastic import Sampling
 from nestling.torch_parts import ConvNd, edges_of, output_padding
 
 _CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

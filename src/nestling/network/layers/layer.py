@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nestling.distributions.noise import normal_noise
-from nestling.distributions.weights import WeightPosterior
-from nestling.network.layers.stochastic import Sampling, Stochastic, check_sampling
+from nestling.distributions.weights import Sampling, WeightPosterior
+from nestling.network.layers.stochastic import Stochastic, check_sampling
 from nestling.network.moments import Moments, graph_of_means, noted
 from nestling.torch_parts import is_transformed
 
@@ -76,6 +76,11 @@ class VariationalLayer(Stochastic, ABC):
     def weight(self) -> Tensor:
         """The posterior's mean, for code that reads a layer's weight."""
         return self.posterior.mean
+
+    def tensors_along(self, path: str, axis: int) -> list[tuple[str, int]]:
+        """Of the layer at a path, the names of the posterior's tensors that are cut with an axis of the weight, the
+        mean first, each with its own axis."""
+        return [(f"{path}.posterior.{name}", place) for name, place in self.posterior.along(axis)]
 
     def draw(self) -> Tensor:
         """One weight for all examples: a draw, or the mean where nothing is drawn."""

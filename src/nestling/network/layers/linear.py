@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestling.distributions.weights import WeightPosterior
+from nestling.distributions.weights import Sampling, WeightPosterior
 from nestling.network.layers.layer import VariationalLayer, as_parameter
-from nestling.network.layers.stochastic import Sampling
 
 
 class VariationalLinear(VariationalLayer):
