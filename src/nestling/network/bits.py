@@ -13,11 +13,10 @@ from nestling.errors import ArgumentError, DtypeError
 from nestling.network.cut import Cut
 from nestling.network.dorefa import MOST_BITS, quantise_dorefa
 from nestling.network.group import BIT_SUFFIX, Group, Groups
-from nestling.network.layers import mean_name
+from nestling.network.layers import layer_type, mean_name
 from nestling.network.modes import in_mode
 from nestling.network.quantiser import HOWS, NUM_PAIRS, How, fitted_log_tau, quantise, quantise_masked
 from nestling.network.tensors import Holders
-from nestling.torch_parts import ConvNd
 
 QuantiserName = Literal["steps", "dorefa"]
 FIRST_SHARPNESS, LAST_SHARPNESS = 20.0, 2000.0
@@ -221,14 +220,14 @@ def of_posteriors(groups: Sequence[Group], layers: Collection[str]) -> list[Grou
 
 
 def _weights_in_order(module: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]]) -> list[str]:
-    """The weights of linear and convolution layers that nothing else holds, in the order that the example runs them."""
+    """The weights to quantise, held by one layer alone, in the order that the example runs them."""
     holders = Holders(module)
     uses = [name for _, names in holders.members for name in names.values()]
     order: dict[str, None] = {}
     handles = []
     for part, names in holders.members:
         name = names.get("weight")
-        if isinstance(part, nn.Linear | ConvNd) and name is not None and uses.count(name) == 1:
+        if layer_type(part).is_quantised and name is not None and uses.count(name) == 1:
             note = lambda *_, name=name: order.setdefault(name)  # noqa: E731
             handles.append(part.register_forward_pre_hook(note))
     try:

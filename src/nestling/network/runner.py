@@ -11,12 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, fx, nn
 
-from nestling.network.attributes import matters, sizes_of
 from nestling.network.branches import Branch
 from nestling.network.cut import Cut
 from nestling.network.graph_module import RECALIBRATING, BakedSize, graph_module
 from nestling.network.group import Groups
-from nestling.network.layers import VariationalLayer, make_plain
+from nestling.network.layers import VariationalLayer, layer_type, make_plain
 from nestling.network.norms import batch_norms
 from nestling.network.tensors import Holders
 from nestling.network.trace import Trace
@@ -131,8 +130,11 @@ class ModuleRunner(Runner):
         if known is None:
             if len(self._known) >= REMEMBERED_CUTS:
                 self._known.clear()
-            sizes = [(m, name, value) for m, name, value in _layer_sizes(self.holders, smaller) if matters(name)]
-            known = self._known[cut] = [(m, name, value) for m, name, value in sizes if getattr(m, name) != value]
+            known = self._known[cut] = [
+                (layer, name, value)
+                for layer, name, value in _layer_sizes(self.holders, smaller)
+                if name in layer_type(layer).computes_with and getattr(layer, name) != value
+            ]
         return known
 
     def extracted(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
@@ -362,7 +364,7 @@ def _layer_sizes(holders: Holders, smaller: Mapping[str, Tensor]) -> Iterator[tu
     for module, names in holders.members:
         if any(name in smaller for name in names.values()):
             tensors = {key: smaller.get(name, own[name]) for key, name in names.items()}
-            for name, value in sizes_of(module, tensors).items():
+            for name, value in layer_type(module).sizes(module, tensors).items():
                 yield module, name, value
 
 

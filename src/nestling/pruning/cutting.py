@@ -1,6 +1,7 @@
 """Takes the kept units out of a network: brings them to the front of their groups and makes an ordinary cut."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +10,9 @@ from torch import Tensor, nn
 
 from nestling.errors import NestlingError
 from nestling.network import Nested, extract
+from nestling.network.layers import exact_type
 from nestling.network.sorting import permute
+from nestling.network.tensors import Holders
 from nestling.pruning.gated import FoldedGates, Gates, gated
 from nestling.pruning.sites import Reader, Site
 
@@ -151,15 +154,16 @@ def _reader_left(sites: Sequence[Site], reader: Reader, width: int, widths: Mapp
 def _pick(network: nn.Module, path: str, index: Tensor) -> str:
     """Replace a linear layer by one that reads the features of an index alone; the path of that."""
     full = network.get_submodule(path)
-    if not isinstance(full, nn.Linear):
+    known = exact_type(full)
+    if known.reads != (1, -1):
         wrong = f"{path} of the smaller network is a {type(full).__name__}"
         raise NestlingError(f"{wrong}, so that its single features can't be cut. Prune without inputs=True.")
-    if len(index) == full.in_features:
+    weight = full.get_parameter("weight")
+    if len(index) == weight.shape[1]:
         return path
-    size, bias = full.weight, full.bias is not None
-    small = nn.Linear(len(index), full.out_features, bias=bias, device=size.device, dtype=size.dtype)
-    small.weight.copy_(full.weight[:, index.to(size.device)])
-    if bias:
-        small.bias.copy_(full.bias)
-    network.set_submodule(path, nn.Sequential(KeptInputs(index.to(size.device)), small).eval())
+    index, small = index.to(weight.device), deepcopy(full)
+    Holders(small).put({"weight": weight[:, index]})
+    for name, value in known.sizes(small, dict(small.named_parameters())).items():
+        setattr(small, name, value)
+    network.set_submodule(path, nn.Sequential(KeptInputs(index), small).eval())
     return f"{path}.1"

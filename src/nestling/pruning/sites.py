@@ -10,19 +10,9 @@ from torch import Tensor, nn
 
 from nestling.errors import ArgumentError
 from nestling.network.group import Group, Groups, Slice
+from nestling.network.layers import exact_type
 from nestling.network.layers.convert import shared_weights
 from nestling.network.modes import in_mode
-
-_READERS: dict[type[nn.Module], tuple[int, int]] = {
-    nn.Linear: (1, -1),
-    nn.Conv1d: (1, 1),
-    nn.Conv2d: (1, 1),
-    nn.Conv3d: (1, 1),
-    nn.ConvTranspose1d: (0, 1),
-    nn.ConvTranspose2d: (0, 1),
-    nn.ConvTranspose3d: (0, 1),
-}
-"""Layers whose input can be gated: the axis of the weight that reads, and the axis of the input that it reads along."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +80,9 @@ def layer_sites(module: nn.Module) -> list[Site]:
     """A site at the input of every layer whose input can be gated."""
     sites = []
     for path, layer in module.named_modules():
-        known = _READERS.get(type(layer))
+        known = exact_type(layer).reads
         if known is not None and getattr(layer, "groups", 1) == 1:
-            weight = layer.weight
-            assert isinstance(weight, Tensor)
-            size = weight.shape[known[0]]
+            size = weight_of(layer).shape[known[0]]
             rows = torch.arange(size).unsqueeze(1)
             sites.append(Site(f"{path}.input", size, (Reader(path, known[1], known[0], rows, size),)))
     return sites
@@ -142,8 +130,8 @@ def chosen_sites(sites: Sequence[Site], left: dict[str, str], only: Collection[s
 
 def _feature_sites(module: nn.Module, alone: set[str], shared: set[int]) -> Iterator[Site]:
     for path, layer in module.named_modules():
-        if type(layer) is nn.Linear and path and path not in alone and id(layer.weight) not in shared:
-            size = layer.in_features
+        if exact_type(layer).reads == (1, -1) and path and path not in alone and id(layer.weight) not in shared:
+            size = weight_of(layer).shape[1]
             yield Site(f"{path}.input", size, (Reader(path, -1, 1, torch.arange(size).unsqueeze(1), size),))
 
 
@@ -161,7 +149,7 @@ def _refusal(module: nn.Module, group: Group, reading: Sequence[Slice], shared: 
     for piece in reading:
         path, _, key = piece.tensor.rpartition(".")
         layer = module.get_submodule(path)
-        known = _READERS.get(type(layer))
+        known = exact_type(layer).reads
         if known is None or key != "weight":
             return f"it is read by {piece.tensor}, of a {type(layer).__name__}"
         if piece.axis != known[0] or getattr(layer, "groups", 1) != 1:
@@ -174,7 +162,13 @@ def _refusal(module: nn.Module, group: Group, reading: Sequence[Slice], shared: 
 def _reader(module: nn.Module, piece: Slice) -> Reader:
     path = piece.tensor.rpartition(".")[0]
     layer = module.get_submodule(path)
-    weight_axis, axis = _READERS[type(layer)]
+    reads = exact_type(layer).reads
+    assert reads is not None
+    return Reader(path, reads[1], reads[0], piece.rows, weight_of(layer).shape[reads[0]])
+
+
+def weight_of(layer: nn.Module) -> Tensor:
+    """The weight of a layer that has one."""
     weight = layer.weight
     assert isinstance(weight, Tensor)
-    return Reader(path, axis, weight_axis, piece.rows, weight.shape[weight_axis])
+    return weight

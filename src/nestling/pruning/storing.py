@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nestling.errors import RunError
-from nestling.network.attributes import sizes_of
+from nestling.network.layers import layer_type
 from nestling.network.tensors import Holders
 from nestling.pruning.cutting import KeptInputs
 from nestling.pruning.sparse import SparseLinear, pack_bits, to_dense, to_sparse, unpack_bits
@@ -71,7 +71,7 @@ def _resize(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     sizes = [
         (part, name, value)
         for part, names in holders.members
-        for name, value in sizes_of(part, {key: own[n] for key, n in names.items()}).items()
+        for name, value in layer_type(part).sizes(part, {key: own[n] for key, n in names.items()}).items()
     ]
     holders.put(own)
     for part, name, value in sizes:

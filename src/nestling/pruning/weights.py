@@ -12,9 +12,9 @@ from nestling.distributions.weights import AdditiveGaussian
 from nestling.errors import ArgumentError, NestlingError
 from nestling.network import Nested
 from nestling.network.cut import full_cut
-from nestling.network.layers import VariationalLayer, make_variational
+from nestling.network.layers import VariationalLayer, layer_type, make_variational
 from nestling.pruning.gated import without_widths
-from nestling.pruning.sites import Reader, Site
+from nestling.pruning.sites import Reader, Site, weight_of
 
 
 def with_noise(module: nn.Module, example: Any, exclude: Sequence[str] = ()) -> Nested:  # noqa: ANN401
@@ -54,7 +54,7 @@ def hold(nested: Nested, kept: Mapping[str, Tensor]) -> None:
 def hold_zeros(module: nn.Module, paths: Iterable[str]) -> None:
     """The same for the weights of plain layers that are zero."""
     for path in paths:
-        weight = _weight_of(module.get_submodule(path))
+        weight = weight_of(module.get_submodule(path))
         _hold_parameter(weight, weight.detach() != 0)
 
 
@@ -141,7 +141,7 @@ class _Constants:
             rows = reader.rows[candidates].reshape(-1).to(weight.device)
             values = columns[reader.path][candidates][..., 0].reshape(-1).to(weight)
             layer.bias.add_(weight[:, rows] @ values)  # type: ignore[operator]
-            _weight_of(layer)[:, rows] = 0
+            weight_of(layer)[:, rows] = 0
         return candidates
 
     def _layer(self, path: str) -> nn.Module:
@@ -149,23 +149,17 @@ class _Constants:
 
 
 def _is_foldable(layer: nn.Module) -> bool:
-    """Whether a constant input is a constant output: a linear layer, or a convolution that does not look past edges."""
+    """Whether a constant input is a constant output: of a convolution, if it does not look past edges."""
     padding = getattr(layer, "padding", 0)
     inside = padding == 0 or (isinstance(padding, tuple) and not any(padding))
-    return isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d) and inside and layer.bias is not None
+    return layer_type(layer).is_folded and inside and layer.bias is not None
 
 
 def _reading_weight(base: Nested, reader: Reader) -> Tensor:
     """The weight of a layer as (outputs, features, kernel)."""
-    weight = _weight_of(base.module.get_submodule(reader.path))
+    weight = weight_of(base.module.get_submodule(reader.path))
     turned = weight.movedim(reader.weight_axis, 1)
     return turned.flatten(2) if turned.ndim > 2 else turned.unsqueeze(-1)
-
-
-def _weight_of(layer: nn.Module) -> Tensor:
-    weight = layer.weight
-    assert isinstance(weight, Tensor)
-    return weight
 
 
 def _has_incoming(base: Nested, site: Site) -> Tensor:

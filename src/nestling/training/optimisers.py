@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from nestling.distributions.layout import axes_in_memory, laid_out_as
 from nestling.distributions.learned import Learned
 from nestling.network import Nested
-from nestling.torch_parts import ArrangedAdamW, NormBase
+from nestling.network.layers import layer_type
+from nestling.torch_parts import ArrangedAdamW
 from nestling.training.recipe import Recipe
 from nestling.training.schedules import largest_lr
 
@@ -87,13 +88,10 @@ class AdamW(ArrangedAdamW):
             tensors[:] = [own.permute(axes) for own, axes in zip(tensors, orders, strict=False)]
 
 
-_NORMS = (NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-
-
 def _is_delicate(module: nn.Module) -> bool:
     """Whether a network has convolutions, and no norm that would undo a change of their scale."""
     has_kernels = any(parameter.ndim > 2 for parameter in module.parameters())
-    return has_kernels and not any(isinstance(part, _NORMS) for part in module.modules())
+    return has_kernels and not any(layer_type(part).is_norm for part in module.modules())
 
 
 def _can_be_fused(groups: list[dict[str, Any]]) -> bool:

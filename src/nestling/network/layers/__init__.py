@@ -23,8 +23,11 @@ from nestling.network.layers.stochastic import (
     drawing,
     sampled_as,
 )
+from nestling.network.layers.types import LAYERS, LayerType, exact_type, layer_type, sizes_of_weight
 
 __all__ = [
+    "LAYERS",
+    "LayerType",
     "Sampling",
     "Stochastic",
     "VariationalConv1d",
@@ -39,9 +42,12 @@ __all__ = [
     "check_sampling",
     "default_posterior",
     "drawing",
+    "exact_type",
+    "layer_type",
     "make_plain",
     "make_variational",
     "mean_name",
     "plain_name",
     "sampled_as",
+    "sizes_of_weight",
 ]

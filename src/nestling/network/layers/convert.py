@@ -1,31 +1,19 @@
 """Swaps the layers of a module between plain and variational, keeping weights, options, ties and devices."""
 
 from collections.abc import Callable, Collection
-from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from nestling.distributions.weights import MultiplicativeGaussian, PosteriorName, Sampling, WeightPosterior
-from nestling.network.layers import convolution
 from nestling.network.layers.layer import VariationalLayer
-from nestling.network.layers.linear import VariationalLinear
+from nestling.network.layers.types import exact_type
 from nestling.torch_parts import allow_fast_path, child_store, hand_over_hooks, tensor_stores
-
-_VARIATIONAL: dict[type[nn.Module], Callable[[Any, WeightPosterior, Sampling], VariationalLayer]] = {
-    nn.Linear: VariationalLinear.from_plain,
-    nn.Conv1d: convolution.VariationalConv1d.from_plain,
-    nn.Conv2d: convolution.VariationalConv2d.from_plain,
-    nn.Conv3d: convolution.VariationalConv3d.from_plain,
-    nn.ConvTranspose1d: convolution.VariationalConvTranspose1d.from_plain,
-    nn.ConvTranspose2d: convolution.VariationalConvTranspose2d.from_plain,
-    nn.ConvTranspose3d: convolution.VariationalConvTranspose3d.from_plain,
-}
 
 
 def default_posterior(module: nn.Module) -> PosteriorName:
     """What weights="auto" means: ivon with convolutions, else gaussian (docs/decisions/0012)."""
-    convolutions = _VARIATIONAL.keys() - {nn.Linear}
-    return "ivon" if any(type(part) in convolutions for part in module.modules()) else "gaussian"
+    weights = [part.weight for part in module.modules() if exact_type(part).variational is not None]
+    return "ivon" if any(isinstance(own, Tensor) and own.ndim > 2 for own in weights) else "gaussian"
 
 
 def make_variational(
@@ -34,7 +22,7 @@ def make_variational(
     sampling: Sampling,
     posterior: type[WeightPosterior] = MultiplicativeGaussian,
 ) -> list[str]:
-    """Replace linear and convolution layers in place; return the paths of those replaced.
+    """Replace the layers that have a variational form in place; return the paths of those replaced.
 
     Layers whose weight another module holds too are left as they are, since a mean is not a tie; so are layers that
     compute their weight (pruned, normalised), that hold more than weight and bias, or whose ``forward`` was replaced.
@@ -44,7 +32,7 @@ def make_variational(
     replaced = []
 
     def variational(path: str, layer: nn.Module) -> nn.Module | None:
-        make = _VARIATIONAL.get(type(layer))
+        make = exact_type(layer).variational
         if make is None or layer in excluded or not _is_ordinary(layer):
             return None
         weight = layer.weight

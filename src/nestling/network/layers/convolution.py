@@ -20,7 +20,7 @@ _MANY_CHANNELS = 16
 _CONVOLVE_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
-class _VariationalConvolution(VariationalLayer):
+class VariationalConvolution(VariationalLayer):
     """Options as in ``nn.Conv2d``; the number of groups follows the weight when it is cut."""
 
     plain_class: ClassVar[type[ConvNd]]
@@ -37,7 +37,7 @@ class _VariationalConvolution(VariationalLayer):
         self._rows_per_group = posterior.mean.shape[0] // plain.groups
 
     @classmethod
-    def from_plain(cls, plain: ConvNd, posterior: WeightPosterior, sampling: Sampling) -> "_VariationalConvolution":
+    def from_plain(cls, plain: ConvNd, posterior: WeightPosterior, sampling: Sampling) -> "VariationalConvolution":
         """The variational form of a convolution, with its bias and options."""
         return cls(plain, posterior, sampling)
 
@@ -133,7 +133,7 @@ class _VariationalConvolution(VariationalLayer):
         return ", ".join(shown)
 
 
-class _Forward(_VariationalConvolution):
+class _Forward(VariationalConvolution):
     """A plain convolution."""
 
     def mean_variance(self, squares: Tensor, variance: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
@@ -245,7 +245,7 @@ class _Forward(_VariationalConvolution):
         return _CONVOLVE[self.rank](x, weight, bias, self.stride, padding, self.dilation, groups)
 
 
-class _Transposed(_VariationalConvolution):
+class _Transposed(VariationalConvolution):
     """A transposed convolution, which a call may ask for an output of a given size."""
 
     transposed = True
