@@ -14,7 +14,7 @@ from nestling.network.agreement import difference
 from nestling.pruning.regularisers import Regulariser, regularised, regulariser_recipe
 from nestling.pruning.sites import layer_sites
 from nestling.training import Recipe, train
-from nestling.training.optimisers import make_optimiser
+from nestling.training.parameter_groups import make_optimiser
 
 NAMES = get_args(Regulariser)
 

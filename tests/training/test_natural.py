@@ -11,7 +11,7 @@ import nestling as nl
 from nestling.distributions.weights import NaturalGaussian
 from nestling.network.layers import VariationalLayer
 from nestling.training import Recipe, elbo_terms, train
-from nestling.training.optimisers import make_optimiser, set_natural_rate
+from nestling.training.parameter_groups import make_optimiser, set_natural_rate
 
 X, NOISE = normal(40, 5, dtype=torch.float64), normal(40, 1, seed=1, dtype=torch.float64)
 Y = X @ normal(5, 1, seed=2, dtype=torch.float64) + NOISE

@@ -6,7 +6,16 @@ from torch import nn
 
 import nestling as nl
 from nestling.training import Recipe
-from nestling.training.optimisers import AdamW, load_optimiser, make_optimiser, optimiser_tensors
+from nestling.training.optimisers import (
+    OPTIMISERS,
+    AdamW,
+    Held,
+    OptimiserType,
+    check_optimiser,
+    load_optimiser,
+    optimiser_tensors,
+)
+from nestling.training.parameter_groups import make_optimiser
 
 LAYOUTS = {"first": torch.contiguous_format, "last": torch.channels_last}
 SHAPE = (8, 4, 3, 3)
@@ -87,3 +96,72 @@ def convolutions(*norm):
 def test_only_convolutions_without_norms_keep_the_lower_rate_in_a_short_run(module, lr, weights):
     nested = nl.nest(module, torch.zeros(2, 1, 4, 4), weights=weights, num_blocks=2, num_always=1)
     assert make_optimiser(nested, Recipe(), 10).param_groups[0]["lr"] == lr
+
+
+class Counting(torch.optim.Optimizer):
+    """An optimiser with numbers of its own: a plain count and a float of each parameter, and one of each group."""
+
+    def __init__(self, groups):
+        super().__init__(groups, {"lr": 0.1, "weight_decay": 0.0, "rate": 1.0})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["rate"] *= 0.9
+            for own in group["params"]:
+                if own.grad is not None:
+                    state = self.state[own]
+                    state["count"] = state.get("count", 0) + 1
+                    state["sum"] = state.get("sum", 0.0) + float(own.grad.sum())
+                    own.add_(own.grad.sign(), alpha=-group["lr"] * group["rate"] / (1 + abs(state["sum"])))
+
+
+COUNTING = OptimiserType(
+    Counting,
+    lambda groups, momentum: Counting(groups),
+    {"count": Held(torch.int64, plain=True, least=1), "sum": Held(torch.float64, plain=True)},
+    group_state=("rate",),
+)
+
+
+def test_plain_numbers_and_those_of_groups_are_kept_to_the_last_bit(monkeypatch):
+    monkeypatch.setitem(OPTIMISERS, "counting", COUNTING)
+    own, again = parameter("first"), parameter("first")
+    first, second = Counting([own]), Counting([again])
+    after(first, own, [1, 2, 3], "first")
+    again.data.copy_(own.data)
+    tensors = {name: value.clone() for name, value in optimiser_tensors(first).items()}
+    check_optimiser(second, tensors)
+    load_optimiser(second, tensors)
+    assert second.state[again] == first.state[own]
+    assert [type(value) for value in second.state[again].values()] == [int, float]
+    assert second.param_groups[0]["rate"] == first.param_groups[0]["rate"]
+    torch.testing.assert_close(after(second, again, [4], "first"), after(first, own, [4], "first"), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("0.count", torch.tensor(0)),
+        ("0.count", torch.tensor(1.0)),
+        ("0.sum", torch.tensor(0.5)),
+        ("0.sum", torch.tensor(torch.nan, dtype=torch.float64)),
+        ("0.other", torch.tensor(1)),
+        ("1.count", torch.tensor(1)),
+        ("group0.other", torch.tensor(1.0)),
+        ("group1.rate", torch.tensor(1.0)),
+    ],
+)
+def test_a_state_that_is_not_the_optimisers_is_refused(name, value, monkeypatch):
+    monkeypatch.setitem(OPTIMISERS, "counting", COUNTING)
+    own = parameter("first")
+    optimiser = Counting([own])
+    after(optimiser, own, [1], "first")
+    with pytest.raises(ValueError, match="of the optimiser"):
+        check_optimiser(optimiser, optimiser_tensors(optimiser) | {name: value})
+
+
+def test_a_state_without_the_numbers_of_its_groups_is_refused(monkeypatch):
+    monkeypatch.setitem(OPTIMISERS, "counting", COUNTING)
+    with pytest.raises(ValueError, match="of the optimiser"):
+        check_optimiser(Counting([parameter("first")]), {})

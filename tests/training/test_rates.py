@@ -10,7 +10,7 @@ from nestling.distributions.gates import GaussianGate
 from nestling.distributions.weights import POSTERIORS, AdditiveGaussian, MultiplicativeGaussian, NaturalGaussian
 from nestling.network.cut import make_cut
 from nestling.training import Recipe
-from nestling.training.optimisers import make_optimiser
+from nestling.training.parameter_groups import make_optimiser
 from nestling.training.terms import weight_divergence
 
 

@@ -23,7 +23,7 @@ from nestling.training.elbo import step_terms
 from nestling.training.feeds import Feed
 from nestling.training.keeper import Keeper
 from nestling.training.objectives import check_objective
-from nestling.training.optimisers import clipped_parameters, make_optimiser, set_lr, set_natural_rate
+from nestling.training.parameter_groups import clipped_parameters, make_optimiser, set_lr, set_natural_rate
 from nestling.training.progress import Progress
 from nestling.training.recipe import Recipe
 from nestling.training.spreading import give_best, share_buffers, take_up

@@ -1,78 +1,55 @@
-"""The optimiser of a recipe, with its state as plain tensors and numbers, so that it can be saved without a pickle."""
+"""The registry of optimisers, whose state is plain tensors and numbers, so that it can be saved without a pickle."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nestling.distributions.layout import axes_in_memory, laid_out_as
-from nestling.distributions.learned import Learned
-from nestling.network import Nested
-from nestling.network.layers import layer_type
 from nestling.torch_parts import ArrangedAdamW
-from nestling.training.recipe import Recipe
-from nestling.training.schedules import largest_lr
+
+Groups = list[dict[str, Any]]
+_LONG_RUN = 5_000
+_LONG_LR, _SHORT_LR, _SGD_LR = 3e-3, 1e-2, 1e-1
+"""Learning rates of adamw in a long and in a very short run (experiments/bn3), and of sgd (docs/decisions/0014)."""
 
 
-def make_optimiser(nested: Nested, recipe: Recipe, num_steps: int) -> torch.optim.Optimizer:
-    """Weights with decay, parameters without, and those of distributions that say how they move (``Learned``)."""
-    found = _by_rate(nested)
-    lr = largest_lr(recipe, num_steps, is_delicate=_is_delicate(nested.module))
-    groups = [
-        {"params": found["decayed"], "lr": lr, "weight_decay": recipe.weight_decay},
-        {"params": found["weights"], "lr": lr, "weight_decay": 0.0},
-        {"params": found["distributions"], "lr": recipe.order_lr, "weight_decay": 0.0},
-        {"params": found["natural"], "lr": 0.0, "weight_decay": 0.0, "natural_rate": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    if recipe.optimiser == "sgd":
-        optimiser: torch.optim.Optimizer = SGD(groups, momentum=recipe.momentum)
-    else:
-        optimiser = AdamW(groups, fused=_can_be_fused(groups))
-    for group in optimiser.param_groups:
-        group["largest_lr"] = group["lr"]
-    return optimiser
+@dataclass(frozen=True)
+class Held:
+    """What an optimiser holds for a parameter: a tensor of its shape and dtype, or one number of some ``dtype``.
 
-
-@torch.no_grad()
-def natural_steps(optimiser: torch.optim.Optimizer) -> None:
-    """Take a natural-gradient step in log sigma^2 wherever a group has a ``natural_rate``, and use the gradient up.
-
-    With u = natural_rate * gradient, sigma^2 is divided by 1 + u + u^2 / 2, which keeps it positive. For a loss with
-    the divergence from a normal prior and natural_rate = 2 (1 - beta2) num_examples this is IVON's step of the Hessian
-    (Shen et al. 2024, algorithm 1, line 5): their h + delta is 1 / (num_examples sigma^2), and 2 / sigma^2 times the
-    gradient in log sigma^2 is their estimate of the Hessian, by any way of drawing weights. A weight that no cut of the
-    step keeps has the gradient zero, and stays.
+    A ``plain`` number is a Python float or int (torch.float64, torch.int64). No value is below ``least``.
     """
-    for group in optimiser.param_groups:
-        for scale in group["params"] if "natural_rate" in group else ():
-            if scale.grad is not None:
-                step = scale.grad * group["natural_rate"]
-                scale.sub_(torch.log1p(step.addcmul(step, step, value=0.5)))
-                scale.grad = None
+
+    dtype: torch.dtype | None = None
+    plain: bool = False
+    least: float = -math.inf
 
 
-class SGD(torch.optim.SGD):
-    """SGD with momentum, and natural steps where a group asks for them."""
+@dataclass(frozen=True)
+class OptimiserType:
+    """An optimiser that a recipe can name: its class, and all of what it remembers between two steps."""
 
-    def step(self, closure: Any = None) -> Any:  # noqa: ANN401
-        """One step."""
-        natural_steps(self)
-        return super().step(closure)
+    kind: type[torch.optim.Optimizer]
+    make: Callable[[Groups, float], torch.optim.Optimizer]
+    """Makes it from groups of parameters, which have ``lr`` and ``weight_decay``, and the recipe's momentum."""
+    state: Mapping[str, Held]
+    """What it holds for each parameter, by name."""
+    group_state: tuple[str, ...] = ()
+    """Names of the numbers in each group that its own steps change."""
+    lr: Callable[[int, bool], float] = lambda num_steps, is_delicate: _LONG_LR
+    """The largest learning rate where the recipe leaves it open, by the number of steps and ``_is_delicate``."""
 
 
 class AdamW(ArrangedAdamW):
-    """AdamW, and natural steps where a group asks for them, that sees every tensor as it lies in memory.
+    """AdamW that sees every tensor as it lies in memory.
 
     The fused kernel of a CPU goes through memory from end to end whatever the axes are, so what belongs to a parameter
     has to lie as it does; and it makes a copy, which it does not use, of a gradient whose channels come last.
     """
-
-    def step(self, closure: Any = None) -> Any:  # noqa: ANN401
-        """One step."""
-        natural_steps(self)
-        return super().step(closure)
 
     def lay_out(self, params: list[Tensor]) -> None:
         """The state as the parameters lie."""
@@ -88,12 +65,6 @@ class AdamW(ArrangedAdamW):
             tensors[:] = [own.permute(axes) for own, axes in zip(tensors, orders, strict=False)]
 
 
-def _is_delicate(module: nn.Module) -> bool:
-    """Whether a network has convolutions, and no norm that would undo a change of their scale."""
-    has_kernels = any(parameter.ndim > 2 for parameter in module.parameters())
-    return has_kernels and not any(layer_type(part).is_norm for part in module.modules())
-
-
 def _can_be_fused(groups: list[dict[str, Any]]) -> bool:
     """Whether one kernel can take the step of all these parameters."""
     parameters = [parameter for group in groups for parameter in group["params"]]
@@ -101,70 +72,87 @@ def _can_be_fused(groups: list[dict[str, Any]]) -> bool:
     return dense and all(own.device.type in ("cpu", "cuda") for own in parameters)
 
 
-def set_lr(optimiser: torch.optim.Optimizer, factor: float) -> None:
-    """Give every group its largest learning rate times a factor."""
-    for group in optimiser.param_groups:
-        group["lr"] = group["largest_lr"] * factor
+def _adamw_lr(num_steps: int, is_delicate: bool) -> float:
+    """Grows with the root of the steps that a short run lacks, but for networks with convolutions and without norms.
+
+    Shared by several widths, such a network stays where it started at the larger rates (docs/decisions/0014).
+    """
+    return _LONG_LR if is_delicate else min(_SHORT_LR, _LONG_LR * math.sqrt(max(1.0, _LONG_RUN / num_steps)))
 
 
-def set_natural_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Give the groups of natural steps their rate: the natural gradient is this times that of the mean loss."""
-    for group in optimiser.param_groups:
-        if "natural_rate" in group:
-            group["natural_rate"] = rate
+OPTIMISERS: dict[str, OptimiserType] = {
+    "adamw": OptimiserType(
+        AdamW,
+        lambda groups, momentum: AdamW(groups, fused=_can_be_fused(groups)),
+        {"exp_avg": Held(), "exp_avg_sq": Held(least=0), "step": Held(torch.float32, least=0)},
+        lr=_adamw_lr,
+    ),
+    "sgd": OptimiserType(
+        torch.optim.SGD,
+        lambda groups, momentum: torch.optim.SGD(groups, momentum=momentum),
+        {"momentum_buffer": Held()},
+        lr=lambda num_steps, is_delicate: _SGD_LR,
+    ),
+}
+"""The optimisers of a recipe by name; the ``auto`` of a recipe is one of them."""
+
+_GROUP = "group"
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The state by parameter number and name; what is a plain number becomes a tensor."""
     state = optimiser.state_dict()["state"]
-    return {f"{number}.{name}": torch.as_tensor(value) for number, own in state.items() for name, value in own.items()}
+    found = {f"{number}.{name}": _as_tensor(value) for number, own in state.items() for name, value in own.items()}
+    for number, group in enumerate(optimiser.param_groups):
+        found |= {f"{_GROUP}{number}.{name}": _as_tensor(group[name]) for name in _type_of(optimiser).group_state}
+    return found
 
 
 def check_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Refuse, with a ValueError, a state that is not one of this optimiser's."""
+    known = _type_of(optimiser)
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
-    entries = {"momentum_buffer"} if isinstance(optimiser, torch.optim.SGD) else {"exp_avg", "exp_avg_sq", "step"}
-    for number, own in _by_parameter(tensors).items():
-        if number >= len(parameters) or own.keys() != entries:
+    state, groups = _by_owner(tensors)
+    if any(own.keys() != set(known.group_state) for own in groups.values()) or (
+        known.group_state and groups.keys() != set(range(len(optimiser.param_groups)))
+    ):
+        raise ValueError("state of the groups of the optimiser")
+    for number, own in state.items():
+        if number >= len(parameters) or own.keys() != known.state.keys():
             raise ValueError(f"state of parameter {number} of the optimiser")
         like = parameters[number]
         for name, value in own.items():
-            shape, dtype = (torch.Size(), torch.float32) if name == "step" else (like.shape, like.dtype)
+            held = known.state[name]
+            shape, dtype = (like.shape, like.dtype) if held.dtype is None else (torch.Size(), held.dtype)
             if value.shape != shape or value.dtype != dtype:
                 raise ValueError(f"{name} of parameter {number} of the optimiser is {value.dtype} {tuple(value.shape)}")
-            if not bool(torch.isfinite(value).all()) or (name in ("step", "exp_avg_sq") and bool((value < 0).any())):
+            if not bool(torch.isfinite(value).all()) or bool((value < held.least).any()):
                 raise ValueError(f"{name} of parameter {number} of the optimiser has values that none has")
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Give an optimiser the state that ``optimiser_tensors`` gave."""
-    groups = optimiser.state_dict()["param_groups"]
-    optimiser.load_state_dict({"state": _by_parameter(tensors), "param_groups": groups})
+    known, (state, groups) = _type_of(optimiser), _by_owner(tensors)
+    plain = {n: {k: v.item() if known.state[k].plain else v for k, v in own.items()} for n, own in state.items()}
+    optimiser.load_state_dict({"state": plain, "param_groups": optimiser.state_dict()["param_groups"]})
+    for number, own in groups.items():
+        optimiser.param_groups[number].update({name: value.item() for name, value in own.items()})
 
 
-def _by_parameter(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Any]]:
-    state: dict[int, dict[str, Any]] = {}
+def _type_of(optimiser: torch.optim.Optimizer) -> OptimiserType:
+    return next(own for own in OPTIMISERS.values() if own.kind is type(optimiser))
+
+
+def _as_tensor(value: Any) -> Tensor:  # noqa: ANN401
+    return torch.tensor(value, dtype=torch.float64) if isinstance(value, float) else torch.as_tensor(value)
+
+
+def _by_owner(tensors: Mapping[str, Tensor]) -> tuple[dict[int, dict[str, Tensor]], dict[int, dict[str, Tensor]]]:
+    """The state of each parameter, and of each group."""
+    state: dict[int, dict[str, Tensor]] = {}
+    groups: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         number, _, name = key.partition(".")
-        state.setdefault(int(number), {})[name] = value
-    return state
-
-
-def clipped_parameters(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:
-    """The parameters whose gradients are clipped together: all but those of natural steps, which have other units."""
-    groups = [group for group in optimiser.param_groups if "natural_rate" not in group]
-    return [parameter for group in groups for parameter in group["params"]]
-
-
-def _by_rate(nested: Nested) -> dict[str, list[nn.Parameter]]:
-    """The parameters that are learned, by how they move; one distribution speaks for those within it."""
-    rates: dict[int, str] = {}
-    for part in nested.modules():
-        if isinstance(part, Learned):
-            rates = {id(parameter): rate for parameter, rate in part.by_rate()} | rates
-    found: dict[str, list[nn.Parameter]] = {name: [] for name in ("decayed", "weights", "distributions", "natural")}
-    for parameter in nested.parameters():
-        if parameter.requires_grad:
-            usual = "decayed" if parameter.ndim > 1 else "weights"
-            found[rates.get(id(parameter), usual)].append(parameter)
-    return found
+        of = groups if number.startswith(_GROUP) else state
+        of.setdefault(int(number.removeprefix(_GROUP)), {})[name] = value
+    return state, groups

@@ -177,6 +177,10 @@ def _choices(recipe: Recipe) -> None:
     hints = get_type_hints(Recipe)
     for name in ("optimiser", "schedule", "objective", "weight_kl", "estimator", "keep", "precision"):
         options = get_args(hints[name])
+        if name == "optimiser" and recipe.optimiser not in options:  # one of yours
+            from nestling.training.optimisers import OPTIMISERS  # with torch, which other recipes do without
+
+            options = "auto", *OPTIMISERS
         if getattr(recipe, name) not in options:
             needed = f"one of {', '.join(options)}"
             raise ArgumentError(name, repr(getattr(recipe, name)), needed, "Check its spelling.")

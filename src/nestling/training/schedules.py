@@ -5,26 +5,15 @@ import math
 from nestling.distributions.weights import WeightPosterior
 from nestling.network import Nested
 from nestling.network.bits import FIRST_SHARPNESS, LAST_SHARPNESS
+from nestling.training.optimisers import OPTIMISERS
 from nestling.training.recipe import Recipe
-
-_LONG_RUN = 5_000
-_LONG_LR, _SHORT_LR, _SGD_LR = 3e-3, 1e-2, 1e-1
-"""Learning rates of adamw in a long and in a very short run (experiments/bn3), and of sgd (docs/decisions/0014)."""
 
 
 def largest_lr(recipe: Recipe, num_steps: int, *, is_delicate: bool = False) -> float:
-    """The recipe's learning rate; auto for adamw grows with the root of the steps that a short run lacks.
-
-    It does not for a delicate network, one with convolutions and without norms: shared by several widths, such a
-    network stays where it started at the larger rates (docs/decisions/0014).
-    """
+    """The recipe's learning rate; auto is what the optimiser says."""
     if recipe.lr != "auto":
         return recipe.lr
-    if recipe.optimiser == "sgd":
-        return _SGD_LR
-    if is_delicate:
-        return _LONG_LR
-    return min(_SHORT_LR, _LONG_LR * math.sqrt(max(1.0, _LONG_RUN / num_steps)))
+    return OPTIMISERS["adamw" if recipe.optimiser == "auto" else recipe.optimiser].lr(num_steps, is_delicate)
 
 
 def lr_factor(recipe: Recipe, share: float) -> float:
