@@ -130,9 +130,11 @@ def chosen_sites(sites: Sequence[Site], left: dict[str, str], only: Collection[s
 
 def _feature_sites(module: nn.Module, alone: set[str], shared: set[int]) -> Iterator[Site]:
     for path, layer in module.named_modules():
-        if exact_type(layer).reads == (1, -1) and path and path not in alone and id(layer.weight) not in shared:
-            size = weight_of(layer).shape[1]
-            yield Site(f"{path}.input", size, (Reader(path, -1, 1, torch.arange(size).unsqueeze(1), size),))
+        weight_axis, axis = exact_type(layer).reads or (0, 0)
+        if axis == -1 and path and path not in alone and id(layer.weight) not in shared:
+            size = weight_of(layer).shape[weight_axis]
+            rows = torch.arange(size).unsqueeze(1)
+            yield Site(f"{path}.input", size, (Reader(path, axis, weight_axis, rows, size),))
 
 
 def _is_within(path: str, names: Collection[str]) -> bool:

@@ -48,6 +48,26 @@ class Space:
         return [own.cut for own in front(self.tried(found))]
 
 
+@dataclass(frozen=True)
+class Effort:
+    """How much a strategy tries, as ``search`` is told, and the ``seed`` of what it draws."""
+
+    num_points: int = 24
+    num_kept: int = 3
+    num_candidates: int = 10
+    window: float = 0.125
+    num_trajectories: int = 4
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A way to choose cuts: ``run`` scores some, of no more than ``most``, which the progress bar goes by."""
+
+    run: Callable[[Space, Score, Effort], None]
+    most: Callable[[Space, Effort], int]
+
+
 def with_width(cut: Cut, name: str, width: int) -> Cut:
     """The same cut with another width of one group."""
     return Cut(tuple((own, width if own == name else before) for own, before in cut.widths))
@@ -230,3 +250,36 @@ def _grown(space: Space, cut: Cut, name: str, most: float) -> Cut:
         else:
             high = middle - 1
     return with_width(cut, name, low)
+
+
+def _beam(space: Space, score: Score, effort: Effort) -> None:
+    kept, window = {"num_kept": effort.num_kept, "num_candidates": effort.num_candidates}, effort.window
+    beam(space, score, **kept, window=window, seed=effort.seed)
+
+
+def _each_step(number: Callable[[Space, Effort], int]) -> Callable[[Space, Effort], int]:
+    """So many cuts for each block that can be removed, and the whole network."""
+    return lambda space, effort: number(space, effort) * space.num_blocks + 1
+
+
+def _some(space: Space, effort: Effort) -> int:
+    return 8 * len(space.groups.free) + 300
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "dynamic": Strategy(
+        lambda space, score, effort: dynamic(space, score, num_points=effort.num_points, num_widths=8, rounds=2), _some
+    ),
+    "beam": Strategy(
+        _beam, _each_step(lambda space, effort: effort.num_kept * min(effort.num_candidates, len(space.groups.free)))
+    ),
+    "greedy": Strategy(
+        lambda space, score, effort: greedy(space, score), _each_step(lambda space, effort: len(space.groups.free))
+    ),
+    "uniform": Strategy(lambda space, score, effort: uniform(space, score), _some),
+    "random": Strategy(
+        lambda space, score, e: at_random(space, score, num_trajectories=e.num_trajectories, seed=e.seed),
+        _each_step(lambda space, effort: effort.num_trajectories),
+    ),
+}
+"""The strategies of ``search``, by name."""
