@@ -235,9 +235,20 @@ class Nested(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Nested":
         """Take the example and the statistics of cuts along when the network changes its device or dtype."""
         self.forget()
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        with self._runner.at_rest():
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.example, self.statistics = pytree.tree_map_only(Tensor, fn, (self.example, self.statistics))
         return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """That of any module, while no thread runs it at a cut with tensors of the cut in its hands."""
+        with self._runner.at_rest():
+            return super().state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """That of any module, at such a time too."""
+        with self._runner.at_rest():
+            return super().load_state_dict(*args, **kwargs)
 
     def train(self, mode: bool = True) -> "Nested":
         """Put the network in train or eval mode, and forget the tensors that were laid out for cuts."""
