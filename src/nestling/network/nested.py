@@ -246,9 +246,11 @@ class Nested(nn.Module):
             return super().state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """That of any module, at such a time too."""
+        """That of any module, at such a time too; tensors that it assigns stay tied where those before were."""
         with self._runner.at_rest():
-            return super().load_state_dict(*args, **kwargs)
+            result = super().load_state_dict(*args, **kwargs)
+            self._runner.holders.tie()
+        return result
 
     def train(self, mode: bool = True) -> "Nested":
         """Put the network in train or eval mode, and forget the tensors that were laid out for cuts."""
