@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 import torch
@@ -131,13 +132,18 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class Moving(nn.Module):
     """A module that is told when its tensors change their device or dtype; a public hook on ``to`` would do."""
 
+    def moving(self) -> AbstractContextManager[object]:
+        """What holds while the tensors change."""
+        return nullcontext()
+
     @abstractmethod
     def moved(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Take along what is no parameter or buffer, or forget it; ``fn`` moves a tensor."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.moved(fn)
+        with self.moving():
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+            self.moved(fn)
         return self
 
 

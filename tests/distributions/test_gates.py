@@ -8,7 +8,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 import torch
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 from scipy.special import expit, logit
 from torch.autograd import gradcheck
 from torch.distributions import Normal, kl_divergence
@@ -30,6 +30,7 @@ from nestling.distributions import (
 )
 from nestling.distributions.gates.beta_bernoulli import relaxed_bernoulli
 from nestling.distributions.noise import logistic_noise
+from nestling.distributions.special import log_beta
 
 F64 = torch.float64
 DRAWS = 100_000
@@ -500,6 +501,61 @@ def test_log_normal_gate_moments_by_quadrature():
             first, second = truncated_moments(mu, log_std)
             assert found[unit] == pytest.approx(first, rel=tolerance)
             assert ratio[unit] == pytest.approx(first / math.sqrt(second - first**2), rel=max(tolerance, 1e-6))
+
+
+class _FlatEnds(torch.autograd.Function):
+    """A clamp whose gradient is zero at its bounds, as torch has had it from 2.15 on."""
+
+    @staticmethod
+    def forward(ctx, x, low, high):
+        ctx.save_for_backward((x > low) & (x < high))
+        return x.detach().clone().fmax(torch.as_tensor(low).to(x)).fmin(torch.as_tensor(high).to(x))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0], None, None
+
+
+@pytest.fixture(params=["torch's clamp", "zero at the bounds"])
+def either_clamp(request, monkeypatch):
+    if request.param == "zero at the bounds":
+        flat = lambda x, low=-math.inf, high=math.inf: _FlatEnds.apply(x, low, high)  # noqa: E731
+        monkeypatch.setattr(torch.Tensor, "clamp", flat)
+        monkeypatch.setattr(torch.Tensor, "clamp_min", flat)
+
+
+@pytest.mark.usefixtures("either_clamp")
+def test_log_normal_gate_trains_from_where_it_starts():
+    """Slopes of log E[z] and of the KL at mu = 0, its bound, against differences of quadratures across the bound."""
+    step, log_std, std = 1e-5, -1.0, math.exp(-1.0)
+    gate = LogNormalGate(1, log_std=log_std).double()
+    assert gate.raw_mu.item() == gate.high
+
+    def log_mean(mu):
+        return math.log(truncated_moments(mu, log_std)[0])
+
+    def divergence(mu):
+        cut = stats.truncnorm((-20 - mu) / std, -mu / std, loc=mu, scale=std)
+        return -cut.entropy() + math.log(20)
+
+    for found, of in ((gate.log_moment(1).sum(), log_mean), (gate.kl(), divergence)):
+        slope = (of(step) - of(-step)) / (2 * step)
+        assert torch.autograd.grad(found, gate.raw_mu)[0].item() == pytest.approx(slope, rel=1e-5)
+
+
+@pytest.mark.usefixtures("either_clamp")
+def test_shapes_of_beta_bernoulli_gates_train_at_the_bounds_they_are_read_within():
+    gate = BetaBernoulli(1, raw_a=-10).double()
+    for raw, value, shape in ((gate.raw_a, -10, gate.a), (gate.raw_b, -10, gate.b), (gate.raw_b, 50, gate.b)):
+        fill(raw, [value])
+        assert torch.autograd.grad(shape().sum(), raw)[0].item() == pytest.approx(expit(value), rel=1e-9)
+
+
+@pytest.mark.usefixtures("either_clamp")
+def test_log_beta_has_its_slope_where_its_two_forms_meet():
+    x, y = torch.tensor(8.0, dtype=F64, requires_grad=True), torch.tensor(0.3, dtype=F64)
+    (slope,) = torch.autograd.grad(log_beta(x, y), x)
+    assert slope.item() == pytest.approx(special.digamma(8.0) - special.digamma(8.3), rel=1e-12)
 
 
 def test_log_normal_gate_samples_by_quadrature():

@@ -14,7 +14,7 @@ from zoo import BY_NAME, CASES
 import nestling
 from effort import SOAK
 
-pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes self.recurrent")
+pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes self.module.recurrent")
 
 OPTIONS = {
     "order": "uniform",

@@ -3,6 +3,7 @@
 import math
 import warnings
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -576,6 +577,28 @@ def test_draws_that_do_not_go_together_with_what_comes_after_start_over():
     with pytest.warns(UserWarning, match="layer_norm has no rule"):
         found = nl.predict(with_noise(Added(), x), x, samples=7, by="moments", keep_samples=True)
     assert found.samples.shape == (7, 4, 6)
+
+
+class Failing(Added):
+    """Fails once after operations have been given draws, for a reason of its own."""
+
+    faults: ClassVar[list[Exception]] = []
+
+    def forward(self, x):
+        y = self.norm(self.linear(x))
+        if self.faults:
+            raise self.faults.pop()
+        return y
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("the scale is off"), torch.OutOfMemoryError("full")], ids=str)
+@pytest.mark.filterwarnings("ignore:layer_norm has no rule")
+def test_errors_of_the_networks_own_come_through(fault):
+    x = torch.randn(4, 6)
+    nested = with_noise(Failing(), x)
+    Failing.faults.append(fault)
+    with pytest.raises(type(fault), match=str(fault)):
+        nl.predict(nested, x, samples=7, by="moments")
 
 
 @pytest.mark.filterwarnings("ignore:layer_norm has no rule")

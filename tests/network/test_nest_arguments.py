@@ -1,6 +1,9 @@
 """What nest and at say to wrong arguments, that nothing changes then, and what the right ones choose."""
 
+import logging
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
 
@@ -595,6 +598,42 @@ def test_a_path_that_depends_on_the_data_is_named(capfd):
     with pytest.raises((TraceError, UserWarning), match=said):
         nest(Branches(), torch.ones(2, 4))
     assert capfd.readouterr() == ("", "")
+
+
+class Talking(Branches):
+    """While it runs, another thread logs and writes to stderr."""
+
+    def forward(self, x):
+        with ThreadPoolExecutor(1) as another:
+            another.submit(self.talk).result()
+        return super().forward(x)
+
+    @staticmethod
+    def talk():
+        for name in ("someone", "torch.someone"):
+            logging.getLogger(name).error("a line of %s", name)
+        print("a line of its own", file=sys.stderr)
+
+
+def test_other_threads_are_heard_while_a_network_is_nested(capfd):
+    runs, lines = [], []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    module = Talking()
+    module.register_forward_pre_hook(lambda *_: runs.append(1))
+    for name in ("someone", "torch"):
+        logging.getLogger(name).addHandler(handler)
+    try:
+        with pytest.raises((TraceError, UserWarning)):
+            nest(module, torch.ones(2, 4))
+    finally:
+        for name in ("someone", "torch"):
+            logging.getLogger(name).removeHandler(handler)
+    assert len(runs) > 2  # by itself, and in the exports that fail
+    assert lines == ["a line of someone", "a line of torch.someone"] * len(runs)
+    said = capfd.readouterr().err.splitlines()
+    assert len([line for line in said if line == "a line of its own"]) == len(runs)
+    assert not [line for line in said if "def forward" in line]
 
 
 @pytest.mark.filterwarnings("ignore:the network takes its path from the data")

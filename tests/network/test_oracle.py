@@ -15,7 +15,7 @@ from zoo_attention import EncoderLayerByHand
 
 from effort import SOAK
 
-pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes self.recurrent")
+pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes self.module.recurrent")
 
 REFEREED = CASES if SOAK else CASES[::3]
 """The referee does not change with the library: a part of the networks shows that it still works."""

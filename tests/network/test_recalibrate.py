@@ -68,6 +68,41 @@ def test_statistics_count_inside_the_block_they_were_collected_in(network, batch
     torch.testing.assert_close(nl.extract(nested, 0.5)(batches[0]), after)
 
 
+class Twice(nn.Module):
+    """A norm that runs twice, and one that ordinary inputs don't reach."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.norm, self.rare = nn.BatchNorm1d(8, momentum=0.25), nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        x = self.norm(self.second(self.norm(self.first(x)).relu()))
+        return self.last(self.rare(x) if bool(x.sum() > 1e6) else x)
+
+
+@pytest.mark.filterwarnings("ignore:the network takes its path from the data")
+def test_a_norm_that_runs_twice_has_the_mean_and_one_that_does_not_run_keeps_its_own():
+    torch.manual_seed(0)
+    module = Twice().double()
+    nn.init.uniform_(module.rare.running_mean), nn.init.uniform_(module.rare.running_var, 0.5, 2)
+    batches = [1 + 2 * torch.randn(9, 6, dtype=torch.float64) for _ in range(3)]
+    nested = nl.nest(module, batches[0], weights=None)
+    nl.recalibrate(nested, batches, 1.0)
+    small = nl.extract(nested, 1.0)
+    own = nested.module.norm
+    seen = []
+    for x in batches:
+        before = nested.module.first(x)
+        between = nn.functional.batch_norm(before, None, None, own.weight, own.bias, training=True).relu()
+        after = nested.module.second(between)
+        seen.append([(kind(before, 0) * 0.75 + kind(after, 0)) / 1.75 for kind in (torch.mean, torch.var)])
+    for found, expected in zip((small.norm.running_mean, small.norm.running_var), zip(*seen, strict=True), strict=True):
+        torch.testing.assert_close(found, torch.stack(expected).mean(0))
+    assert torch.equal(small.rare.running_mean, module.rare.running_mean)
+    assert torch.equal(small.rare.running_var, module.rare.running_var)
+
+
 def test_number_of_batches(network, batches):
     nested = nl.nest(network, batches[0], weights=None, num_always=1)
     expected = by_hand(nl.extract(nested, 0.5), batches[:2])

@@ -252,3 +252,25 @@ def test_hooks_run_whenever_they_were_added():
 def test_a_module_that_an_object_of_its_own_leads_to_has_no_twin():
     assert not is_separable(Elsewhere())
     assert is_separable(Plain())
+
+
+class Tied(nn.Module):
+    """Reads words by the matrix that it writes them by."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.first, self.last = nn.Embedding(11, 8), nn.Linear(8, 8), nn.Linear(8, 11, bias=False)
+        self.last.weight = self.words.weight
+
+    def forward(self, x):
+        return self.last(self.first(self.words(x)).relu())
+
+
+def test_assigned_tensors_stay_tied():
+    torch.manual_seed(0)
+    x = torch.arange(6).view(2, 3)
+    own, other = (nl.nest(Tied(), x, weights=None, num_blocks=4, where="all").eval() for _ in range(2))
+    own.load_state_dict(other.state_dict(), assign=True)
+    assert own.module.words.weight is own.module.last.weight
+    with torch.no_grad(), own.at(0.5), other.at(0.5):
+        assert torch.equal(own(x), other(x))

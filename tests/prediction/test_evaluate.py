@@ -2,6 +2,7 @@
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torch import nn
 
 import nestling as nl
 from nestling.network.layers import VariationalLayer
-from nestling.prediction import evaluate, predict
+from nestling.prediction import calibrate, evaluate, predict
 from nestling.prediction.masks import generalised_energy_distance
 
 
@@ -89,12 +90,30 @@ def test_list_of_cuts_gives_what_each_does_alone(network, digits):
 
 
 def test_torchs_random_state_is_left_alone(network, digits):
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*digits[:2]), 256, shuffle=True)
+    loader = batches(*digits[:2])
     state = torch.get_rng_state()
     first, second = evaluate(network, loader), evaluate(network, loader)
     assert first == second
     assert torch.equal(state, torch.get_rng_state())
     assert evaluate(network, loader, seed=None) != first
+
+
+@pytest.mark.parametrize("score", [evaluate, calibrate])
+def test_random_numbers_that_others_draw_meanwhile_are_not_drawn_again(score, network, digits):
+    drawn = []
+
+    class Busy(list):
+        def __iter__(self):
+            for batch in super().__iter__():
+                with ThreadPoolExecutor(1) as another:
+                    drawn.append(another.submit(torch.rand, 1).result())
+                yield batch
+
+    torch.manual_seed(3)
+    expected = [torch.rand(1) for _ in range(4)]
+    torch.manual_seed(3)
+    score(network, Busy(batches(*digits[:2])[:3]), samples=2)
+    assert [*drawn, torch.rand(1)] == expected
 
 
 def test_scores_are_plain_json(network, digits):

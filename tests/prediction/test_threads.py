@@ -2,10 +2,12 @@
 
 import asyncio
 import random
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import nestling as nl
@@ -208,3 +210,51 @@ def test_divergences_and_cuts_that_are_forgotten_do_not_disturb_other_threads():
         found = list(pool.map(ask, range(CALLS)))
     for cut, answer in found:
         torch.testing.assert_close(answer, expected[cut])
+
+
+class Waiting(InTurn):
+    """Waits in the middle of a call, with the tensors of a cut in its hands, until it is told to go on."""
+
+    there, go_on = threading.Event(), threading.Event()
+
+    def forward(self, x):
+        self.there.set()
+        self.go_on.wait(10)
+        return super().forward(x)
+
+
+def saved(nested, folder):
+    nl.save(nested, folder)
+    return load_file(folder / "model.safetensors")["network.module.first.weight"]
+
+
+def loaded(nested, _):
+    nested.load_state_dict({name: tensor + 1 for name, tensor in nested.state_dict().items()})
+    return nested.module.first.weight
+
+
+USES = {
+    "state_dict": (lambda nested, _: nested.state_dict()["module.first.weight"], 0),
+    "save": (saved, 0),
+    "load_state_dict": (loaded, 1),
+    "to": (lambda nested, _: nested.double().module.first.weight.float(), 0),
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_whoever_reads_a_network_that_runs_in_turn_finds_it_whole(name, tmp_path):
+    torch.manual_seed(0)
+    Waiting.go_on.set()
+    nested = nl.nest(Waiting(), torch.randn(2, 3, 6, 6), weights=None, num_blocks=4, num_always=1).eval()
+    use, added = USES[name]
+    whole = nested.module.first.weight.detach().clone()
+    Waiting.go_on.clear(), Waiting.there.clear()
+    with ThreadPoolExecutor(2) as pool:
+        running = pool.submit(mean_at, nested, torch.randn(3, 3, 6, 6), 0.25, 0)
+        assert Waiting.there.wait(10)
+        found = pool.submit(use, nested, tmp_path)
+        wait([found], timeout=0.5)
+        Waiting.go_on.set()
+        assert running.result().shape == (3, 4)
+        torch.testing.assert_close(found.result(), whole + added)
+        assert nested.module.first.weight.shape == whole.shape

@@ -81,6 +81,34 @@ def test_a_single_example_is_computed_with_the_kept_features_alone():
     torch.testing.assert_close(found[0], expected, rtol=1e-12, atol=1e-12)
 
 
+def reader_of_few():
+    """A linear layer of 8 features of which the gate keeps one, and what it multiplies that one by."""
+    pi = torch.zeros(8)
+    pi[3] = 0.5
+    gate = RunTimeGate(pi, torch.zeros(8), torch.zeros(8), torch.full((8,), 0.5), torch.arange(8)[:, None], 1, 0.01)
+    return RunTimeReader(gate, nn.Linear(8, 4, bias=False), few=0.5).eval(), 0.25
+
+
+@torch.no_grad()
+def test_a_weight_that_is_written_to_or_loaded_is_read_again():
+    reader, factor = reader_of_few()
+    x = torch.randn(1, 8)
+    reader(x)
+    reader.layer.weight.mul_(3)
+    torch.testing.assert_close(reader(x), factor * x[:, 3:4] @ reader.layer.weight[:, 3:4].T)
+    reader.load_state_dict({name: tensor + 1 for name, tensor in reader.state_dict().items() if "layer" in name}, False)
+    torch.testing.assert_close(reader(x), factor * x[:, 3:4] @ reader.layer.weight[:, 3:4].T)
+
+
+def test_gradients_reach_the_weight_of_kept_features():
+    reader, factor = reader_of_few()
+    x = torch.randn(1, 8)
+    reader(x).sum().backward()
+    expected = torch.zeros(4, 8)
+    expected[:, 3] = factor * x[0, 3]
+    torch.testing.assert_close(reader.layer.weight.grad, expected)
+
+
 def test_units_that_no_example_uses_are_given_up():
     whole, _, sites, _, _ = dependent("mlp", inputs=False)
     held = gates_in(whole)

@@ -39,6 +39,47 @@ def test_sparse_layer_is_the_dense_one(shape, share, as_rows):
     torch.testing.assert_close(layer.dense(), weight, rtol=0, atol=0)
 
 
+def write(layer, weight, other):
+    with torch.no_grad():
+        layer.values.mul_(3)
+    return 3 * weight
+
+
+def load(layer, weight, other):
+    layer.load_state_dict(other.state_dict())
+    return other.dense()
+
+
+def replace(layer, weight, other):
+    layer.load_state_dict(other.state_dict(), assign=True)
+    return other.dense()
+
+
+def switch(layer, weight, other):
+    layer.as_rows = not layer.as_rows
+    return weight
+
+
+@pytest.mark.parametrize("as_rows", [True, False])
+@pytest.mark.parametrize("change", [write, load, replace, switch])
+def test_a_change_of_what_is_stored_is_seen(change, as_rows):
+    weight = sparse_weight(9, 13, 0.3)
+    layer, other = (SparseLinear(own, as_rows=as_rows) for own in (weight, weight.roll(1)))
+    x = torch.randn(4, 13)
+    layer(x)
+    expected = change(layer, weight, other)
+    torch.testing.assert_close(layer(x), x @ expected.T, rtol=1e-5, atol=1e-5)
+
+
+def test_a_layer_that_first_ran_in_inference_mode_hands_gradients_on():
+    weight = sparse_weight(9, 13, 0.3)
+    layer, x = SparseLinear(weight), torch.randn(4, 13, requires_grad=True)
+    with torch.inference_mode():
+        layer(x)
+    layer(x).sum().backward()
+    torch.testing.assert_close(x.grad, weight.sum(0).expand(4, 13))
+
+
 def test_storage_is_the_smaller_of_two():
     many, few = (SparseLinear(sparse_weight(300, 784, share)) for share in (0.3, 0.005))
     assert many.mask is not None

@@ -26,6 +26,11 @@ def log1mexp(x: Tensor) -> Tensor:
     return torch.where(near, small, large)
 
 
+def within(x: Tensor, low: float, high: float) -> Tensor:
+    """x held within bounds, with a gradient of one on the bounds too, where that of ``clamp`` depends on torch."""
+    return torch.where((x >= low) & (x <= high), x, x.detach().clamp(low, high))
+
+
 def logit_from_log(log_p: Tensor) -> Tensor:
     """log(p / (1 - p)) of a probability given by its logarithm, exact also where p rounds to 0 or 1."""
     return log_p - log1mexp(log_p)
@@ -39,7 +44,7 @@ def log_beta(x: Tensor, y: Tensor) -> Tensor:
     """
     small, large = torch.minimum(x, y), torch.maximum(x, y)
     direct = torch.lgamma(small) + torch.lgamma(large) - torch.lgamma(small + large)
-    big = large.clamp_min(8.0)
+    big = within(large, 8.0, math.inf)
     total = small + big
     shrinkage = -(big - 0.5) * torch.log1p(small / big) - small * torch.log(total) + small
     asymptotic = torch.lgamma(small) + shrinkage + _stirling_remainder(big) - _stirling_remainder(total)

@@ -1,12 +1,8 @@
 """Finds the groups of a module and a way to run it at any cut, and proves both on the example."""
 
-import logging
 import traceback
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
-from io import StringIO
 from typing import Any
 
 import torch
@@ -128,7 +124,7 @@ class _Search:
         """
         for training in (True,) if dynamic else (True, False):
             try:
-                with in_mode(self.module, training=training), _quiet():
+                with in_mode(self.module, training=training):
                     return export_graph(self.module, self.args, self.kwargs, dynamic=dynamic)
             except TraceError as fault:
                 line = str(fault)
@@ -172,15 +168,3 @@ def _does_not_run(module: nn.Module, fault: Exception) -> str:
 
 def _at(line: str) -> str:
     return f" at {line}" if line else ""
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep torch from printing the graph of an export that fails; what went wrong is told in our own words."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with redirect_stderr(StringIO()):
-            yield
-    finally:
-        logging.disable(before)

@@ -1,10 +1,12 @@
 """The ATen graph of a module, with the name of the parameter or buffer behind each of its inputs."""
 
-import inspect
+import logging
 import operator
 import re
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,9 +45,10 @@ class Graph:
 
 def export_graph(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool = False) -> Graph:
     """Export a module in the mode it is in; ``dynamic`` keeps the sizes of the inputs open where the code allows it."""
-    shapes = _open_shapes(module, args, kwargs) if dynamic else None
+    shapes = _open_shapes(args, kwargs) if dynamic else None
     try:
-        program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+        with _unheard():
+            program = torch.export.export(_Traced(module), args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as fault:  # torch raises errors of many kinds, from the user's code and from its own
         trail = "".join(traceback.format_exception(fault))
         raise TraceError(user_line(str(fault)) or user_line(trail)) from fault
@@ -56,15 +59,53 @@ def export_graph(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     signature = program.graph_signature
     canonical = Holders(module).canonical
     named = signature.inputs_to_parameters | signature.inputs_to_buffers
+    names = {own: canonical[name.removeprefix("module.")] for own, name in named.items()}
     lifted = signature.inputs_to_lifted_tensor_constants
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     return Graph(
         graph=program.graph,
-        tensor_names={node: canonical[named[node.name]] for node in placeholders if node.name in named},
+        tensor_names={node: names[node.name] for node in placeholders if node.name in names},
         constants={node: program.constants[lifted[node.name]] for node in placeholders if node.name in lifted},
         in_spec=program.call_spec.in_spec,
         out_spec=program.call_spec.out_spec,
     )
+
+
+class _Traced(nn.Module):
+    """A module as an export sees it: where its code can't be traced, torch would print the graph so far to stderr."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Run the module; what torch raises of data goes on as an error that it does not print the graph for."""
+        try:
+            return self.module(*args, **kwargs)
+        except RuntimeError as fault:
+            raise TraceError(str(fault)) from fault
+
+
+_tracing: ContextVar[bool] = ContextVar("tracing", default=False)
+"""Whether this thread or task is inside ``_unheard``."""
+
+
+def _is_told(record: logging.LogRecord) -> bool:
+    return not _tracing.get() or record.levelno > logging.ERROR
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Keep torch's loggers from saying what an export fails at, in this thread: it is told in words of our own."""
+    known = logging.root.manager.loggerDict
+    for name in [name for name in known if name.partition(".")[0] == "torch"]:
+        for handler in getattr(known[name], "handlers", ()):
+            handler.addFilter(_is_told)
+    token = _tracing.set(True)
+    try:
+        yield
+    finally:
+        _tracing.reset(token)
 
 
 def recorded_graph(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
@@ -151,8 +192,8 @@ def _detached(result: Any) -> Any:  # noqa: ANN401
     return node
 
 
-def _open_shapes(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    """Every size of every input open, laid out as the arguments of ``forward`` are; of images only the batch.
+def _open_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    """Every size of every input open, laid out as the arguments are; of images only the batch.
 
     Open sides of images take the export many times as long, and say nothing about attention.
     """
@@ -162,5 +203,5 @@ def _open_shapes(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
             return None
         return dict.fromkeys(range(leaf.ndim if leaf.ndim < 4 else 1), torch.export.Dim.AUTO)
 
-    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-    return pytree.tree_map(open_all, dict(bound))
+    given = {"args": args, "kwargs": kwargs}  # as _Traced takes them; torch refuses the name of what is empty
+    return pytree.tree_map(open_all, {name: values for name, values in given.items() if values})

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -237,10 +237,26 @@ class Nested(Moving):
     def _keep_probs(self) -> dict[str, Tensor]:
         return {name: order.keep_probs().detach() for name, order in self.orders.items()}
 
+    def moving(self) -> AbstractContextManager[object]:
+        """Only while no thread runs the network at a cut with tensors of the cut in its hands."""
+        return self._runner.at_rest()
+
     def moved(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Take the example and the statistics of cuts along when the network changes its device or dtype."""
         self.forget()
         self.example, self.statistics = pytree.tree_map_only(Tensor, fn, (self.example, self.statistics))
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """That of any module, while no thread runs it at a cut with tensors of the cut in its hands."""
+        with self._runner.at_rest():
+            return super().state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """That of any module, at such a time too; tensors that it assigns stay tied where those before were."""
+        with self._runner.at_rest():
+            result = super().load_state_dict(*args, **kwargs)
+            self._runner.holders.tie()
+        return result
 
     def train(self, mode: bool = True) -> "Nested":
         """Put the network in train or eval mode, and forget the tensors that were laid out for cuts."""

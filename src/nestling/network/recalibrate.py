@@ -16,6 +16,10 @@ from nestling.network.norms import norms_with_statistics
 from nestling.processes import ALONE, current
 from nestling.torch_parts import BatchNorm, pytree
 
+_STATISTICS = ("running_mean", "running_var")
+_COUNT = " batches"
+"""Ends the name under which the batches of the norm at a path are counted."""
+
 
 def recalibrate(
     nested: Nested,
@@ -48,7 +52,12 @@ def recalibrate(
     for found in processes.gather_tensors(totals):
         _add(everywhere, found)
     own = nested.tensors()
-    nested.statistics[wanted] = {name: total.to(own[name].device) / count for name, total in everywhere.items()}
+    batches = {name.removesuffix(_COUNT): total for name, total in everywhere.items() if name.endswith(_COUNT)}
+    nested.statistics[wanted] = {
+        name: (total / batches[name.rpartition(".")[0]]).to(own[name].device)
+        for name, total in everywhere.items()
+        if not name.endswith(_COUNT)
+    }
 
 
 def _add(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
@@ -57,18 +66,28 @@ def _add(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
 
 
 def _batch_statistics(nested: Nested, cut: Cut, norms: Mapping[str, BatchNorm], batch: Any) -> dict[str, Tensor]:  # noqa: ANN401
-    """Mean and variance of one batch in every norm, read off running buffers that started at zero."""
+    """Mean and variance of one batch in every norm that runs, read off running buffers that started at zero, and a one.
+
+    One that runs several times has a weighted mean of what it saw.
+    """
     tensors = nested.tensors()
     smaller = nested.tensors_at(cut)
-    fresh: dict[str, Tensor] = {}
-    weight: dict[str, float] = {}
-    for path, norm in norms.items():
-        for key in ("running_mean", "running_var", "num_batches_tracked"):
-            name = f"{path}.{key}" if path else key
-            fresh[name] = torch.zeros_like(smaller.get(name, tensors[name]))
-            weight[name] = 1.0 if norm.momentum is None else float(norm.momentum)
+    names = {
+        path: {key: f"{path}.{key}" if path else key for key in (*_STATISTICS, "num_batches_tracked")} for path in norms
+    }
+    fresh = {
+        name: torch.zeros_like(smaller.get(name, tensors[name])) for own in names.values() for name in own.values()
+    }
     inputs = batch[0] if isinstance(batch, tuple | list) else batch
     device = next((tensor.device for tensor in fresh.values()), None)
     args, kwargs = as_call(pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), inputs))
     nested.bound(cut, smaller | fresh, norms)(*args, **kwargs)
-    return {name: value / weight[name] for name, value in fresh.items() if value.is_floating_point()}
+    found: dict[str, Tensor] = {}
+    for path, norm in norms.items():
+        times = int(fresh[names[path]["num_batches_tracked"]])
+        momentum = 1.0 if norm.momentum is None else float(norm.momentum)
+        weight = 1 - (1 - momentum) ** times
+        if weight:
+            found |= {names[path][key]: fresh[names[path][key]] / weight for key in _STATISTICS}
+            found[path + _COUNT] = torch.ones((), device=device)
+    return found

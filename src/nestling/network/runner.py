@@ -3,7 +3,7 @@
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -76,6 +76,10 @@ class Runner(ABC):
         """The parameters and buffers of the module, each once."""
         return self.holders.tensors()
 
+    def at_rest(self) -> AbstractContextManager[object]:
+        """While no call in eval mode has tensors of a cut in the module's hands: always, if calls run twins of it."""
+        return nullcontext()
+
     def twin(self, smaller: Mapping[str, Tensor]) -> Twin:
         """A twin of the module with smaller tensors."""
         own = self.holders.tensors()
@@ -120,9 +124,13 @@ class ModuleRunner(Runner):
         return twin
 
     def tensors(self) -> dict[str, Tensor]:
-        """The module's own, which are in its hands between the calls of a network that runs in turn."""
-        with _ONE_AT_A_TIME if self._separable is False else nullcontext():
+        """The module's own."""
+        with self.at_rest():
             return self.holders.tensors()
+
+    def at_rest(self) -> AbstractContextManager[object]:
+        """Between the calls of a network that runs in turn, which has all of its own tensors in its hands then."""
+        return nullcontext() if self._separable else _ONE_AT_A_TIME
 
     def _changed(self, cut: Cut, smaller: Mapping[str, Tensor]) -> Attributes:
         """The sizes that layers compute with, where a cut changes them."""
@@ -147,7 +155,8 @@ class ModuleRunner(Runner):
 
     def variational(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
         """A copy of the module that keeps its variational layers."""
-        copy = deepcopy(self.module)
+        with self.at_rest():
+            copy = deepcopy(self.module)
         holders = Holders(copy)
         sizes = list(_layer_sizes(holders, smaller))
         holders.put(smaller)

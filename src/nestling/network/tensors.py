@@ -66,3 +66,9 @@ class Holders:
             new = nn.Parameter(fresh, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else fresh
             for store, key in self._places[name]:
                 store[key] = new
+
+    def tie(self) -> None:
+        """Give the places of each tensor one and the same again, where each was given its own."""
+        for (store, key), *others in self._places.values():
+            for other, name in others:
+                other[name] = store[key]

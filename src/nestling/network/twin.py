@@ -136,7 +136,7 @@ _REBUILD: dict[type, Any] = {
     MethodType: Twin._of_method,
     partial: Twin._of_partial,
     FunctionType: Twin._of_function,
-    Worked: lambda twin, value: Worked(),
+    Worked: lambda twin, value: Worked(value.default_factory),
 }
 
 

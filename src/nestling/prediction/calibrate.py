@@ -12,7 +12,7 @@ from nestling.errors import RangeError
 from nestling.prediction.calibration import Calibration
 from nestling.prediction.evaluate import check_repeatable, pairs
 from nestling.prediction.likelihoods import Likelihood, likelihood_named
-from nestling.prediction.passes import By, CutLike, passes, random_state_kept
+from nestling.prediction.passes import By, CutLike, passes
 from nestling.processes import ALONE, Processes, current
 
 TEMPERATURES = (0.05, 20.0)
@@ -98,7 +98,7 @@ def _fit(
     """The calibration at one cut."""
     rows: dict[int, tuple[Tensor, Tensor]] = {}
     num_examples = 0
-    with random_state_kept(seed), passes(model, cut, samples, seed, chosen, by) as run:
+    with passes(model, cut, samples, seed, chosen, by) as run:
         for number, (x, target) in enumerate(pairs(loader)):
             num_examples += len(target)
             if number % processes.count == processes.rank:

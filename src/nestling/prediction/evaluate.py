@@ -9,7 +9,7 @@ from nestling.arguments import count
 from nestling.errors import ArgumentError, DtypeError
 from nestling.prediction.calibration import Calibration
 from nestling.prediction.likelihoods import Likelihood, likelihood_named
-from nestling.prediction.passes import By, CutLike, passes, random_state_kept
+from nestling.prediction.passes import By, CutLike, passes
 from nestling.prediction.predictions import NO_THRESHOLDS
 from nestling.prediction.scores import Scores
 from nestling.processes import ALONE, Processes, current
@@ -69,7 +69,8 @@ def evaluate(
     ``predict`` makes it. ``ood`` is a loader of inputs, or of pairs that begin with them, which the uncertainties
     should tell from ``loader``. ``calibration`` is one, or a list as long as that of the cuts. ``num_bins`` are the
     bins of the reliability curve. With a ``seed`` the draws for a batch follow from it and the batch's number, so that
-    a cut scores the same alone as in a list, and torch's random state is left as it was; None draws from that state.
+    a cut scores the same alone as in a list; torch's random state, which threads share, is left to the loader and the
+    network's own code. None draws from that state.
     ``spread`` shares the batches among the processes of torch.distributed, each of which must make the call and gets
     the scores of all of them. ``by`` is that of ``predict``.
 
@@ -109,7 +110,7 @@ def _scores(
     """The scores at one cut."""
     temperature = 1.0 if calibration is None else calibration.temperature
     tally = chosen.tally(num_bins, temperature, NO_THRESHOLDS if calibration is None else calibration.thresholds)
-    with random_state_kept(seed), passes(model, cut, samples, seed, chosen, by) as run:
+    with passes(model, cut, samples, seed, chosen, by) as run:
         if calibration is not None:
             calibration.check(chosen.name, run.cut)
         for number, (x, target) in processes.share(enumerate(pairs(loader))):

@@ -68,7 +68,7 @@ class Likelihood(ABC):
 
     @abstractmethod
     def rows(self, outputs: Tensor, target: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-        """Elements as examples of their own, ``limit`` for each example at most, chosen from torch's random state."""
+        """Elements as examples of their own, ``limit`` for each example at most, chosen at random."""
 
     def direction(self, output: Tensor) -> Direction:
         """How a change of an output matters most: each number of it by itself, of one sign or the other."""

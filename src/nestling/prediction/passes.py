@@ -1,8 +1,10 @@
 """Passes through a network at a cut, in eval mode and without gradients, drawing its weights anew for each."""
 
+import dis
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Literal, get_args
 
 import torch
@@ -112,8 +114,8 @@ class Passes:
         with carrying_moments(self.model, self.num_draws, size) as now:
             try:
                 output = self.model(*args, **kwargs)
-            except RuntimeError:
-                if not now.drawn:
+            except RuntimeError as fault:
+                if not now.drawn or not _is_torchs(fault):
                     raise
                 return None
             if isinstance(output, Moments) and not now.drawn:
@@ -152,6 +154,22 @@ class Passes:
             return call
         moved: _Call = pytree.tree_map_only(Tensor, lambda own: _noted(own.to(parameter.device)), call)
         return moved
+
+
+def _is_torchs(fault: RuntimeError) -> bool:
+    """Whether an operation or layer of torch's refused what it was given, rather than the network's own code."""
+    *_, last = _frames(fault)
+    by_hand = dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
+    where = str(last.tb_frame.f_globals.get("__name__")).partition(".")[0]
+    return type(fault) is RuntimeError and (not by_hand or where == "torch")
+
+
+def _frames(fault: BaseException) -> Iterator[TracebackType]:
+    """The traceback of an error from where it was caught to where it was raised."""
+    now = fault.__traceback__
+    while now is not None:
+        yield now
+        now = now.tb_next
 
 
 def draws_by_layers(model: nn.Module) -> bool:
@@ -212,13 +230,6 @@ def _checked(output: Any, number: int) -> Tensor:  # noqa: ANN401
         raise DtypeError(name, given, "a tensor", "Wrap the network in a module that picks one out.")
     real_tensor(name, output)
     return output.to(torch.promote_types(output.dtype, torch.float32))
-
-
-@contextmanager
-def random_state_kept(seed: int | None) -> Iterator[None]:
-    """Leave torch's own random state as it was, where a seed is given: a loader that shuffles draws from it."""
-    with nullcontext() if seed is None else torch.random.fork_rng(range(torch.cuda.device_count())):
-        yield
 
 
 def _generator_for(model: nn.Module, seed: int) -> torch.Generator:

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nestling.writes import Kept
+
 EPS = 1e-6
 """What phi is kept off 0 and 1 by, as in training."""
 FEW = 0.1
@@ -62,7 +64,7 @@ class RunTimeReader(nn.Module):
     def __init__(self, gate: RunTimeGate, layer: nn.Module, few: float = FEW) -> None:
         super().__init__()
         self.gate, self.layer, self.few = gate, layer, few
-        self._columns: Tensor | None = None
+        self._columns = Kept()
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output for the gated input."""
@@ -84,9 +86,9 @@ class RunTimeReader(nn.Module):
         """The weight with a row for each feature, so that those that are kept lie together."""
         weight = self.layer.weight
         assert isinstance(weight, Tensor)
-        if self._columns is None or self._columns.device != weight.device or self._columns.dtype != weight.dtype:
-            self._columns = weight.detach().t().contiguous()
-        return self._columns
+        if weight.requires_grad and torch.is_grad_enabled():
+            return weight.t()
+        return self._columns.of((weight,), lambda: weight.t().contiguous())
 
 
 def _spread(values: Tensor, times: int) -> Tensor:

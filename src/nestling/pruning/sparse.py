@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nestling.arguments import probability
+from nestling.writes import Kept
 
 FASTER_BELOW = 0.05
 """Share of weights left below which the rows are multiplied instead of the whole matrix: see benchmarks/sparse.py."""
@@ -46,7 +47,7 @@ class SparseLinear(nn.Module):
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
         few = num_kept < FASTER_BELOW * weight.numel() and weight.numel() >= SMALL_BELOW
         self.as_rows = few if as_rows is None else as_rows
-        self._ready: Tensor | None = None
+        self._ready = Kept()
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output for an input (..., in_features)."""
@@ -79,11 +80,13 @@ class SparseLinear(nn.Module):
         return kept
 
     def _weight(self) -> Tensor:
-        """The weight in the form that is multiplied, made when it is first needed."""
-        if self._ready is None or self._ready.device != self.values.device or self._ready.dtype != self.values.dtype:
-            with warnings.catch_warnings(action="ignore", category=UserWarning):  # torch calls its sparse rows a beta
-                self._ready = self.dense().to_sparse_csr() if self.as_rows else self.dense()
-        return self._ready
+        """The weight in the form that is multiplied, made anew when what is stored has changed."""
+        stored = (self.values, self.mask, self.columns, self.starts)
+        return self._ready.of((own for own in stored if own is not None), self._made, self.as_rows)
+
+    def _made(self) -> Tensor:
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # torch calls its sparse rows a beta
+            return self.dense().to_sparse_csr() if self.as_rows else self.dense()
 
     def extra_repr(self) -> str:
         """What ``print`` shows of the layer."""

@@ -1,5 +1,7 @@
 """Beta-Bernoulli dropout: a keep probability for each unit, learned under a prior that wants most of them gone."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -8,7 +10,7 @@ from nestling.arguments import finite_number, positive_number, unit_features
 from nestling.distributions.divergences import kumaraswamy_beta_kl
 from nestling.distributions.gates.gate import RelaxedGate
 from nestling.distributions.noise import exponential_noise, logistic_noise
-from nestling.distributions.special import log1mexp, log_beta, logit_from_log
+from nestling.distributions.special import log1mexp, log_beta, logit_from_log, within
 
 SOFTPLUS_OF_ONE = 0.5413
 """softplus(0.5413) = 1, the released start of b."""
@@ -33,11 +35,11 @@ class BetaBernoulli(RelaxedGate):
 
     def a(self) -> Tensor:
         """First shape of the posterior."""
-        return F.softplus(self.raw_a.clamp_min(-10))
+        return F.softplus(within(self.raw_a, -10, math.inf))
 
     def b(self) -> Tensor:
         """Second shape of the posterior."""
-        return F.softplus(self.raw_b.clamp(-10, 50))
+        return F.softplus(within(self.raw_b, -10, 50))
 
     def sample_log_pi(self, generator: torch.Generator | None = None) -> Tensor:
         """Logarithm of one draw (num_units,) of the keep probabilities."""

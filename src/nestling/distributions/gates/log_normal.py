@@ -7,7 +7,7 @@ from nestling.arguments import finite_number, unit_features
 from nestling.distributions.divergences import truncated_log_normal_kl
 from nestling.distributions.gates.gate import Gate
 from nestling.distributions.noise import uniform_noise
-from nestling.distributions.special import log_normal_interval
+from nestling.distributions.special import log_normal_interval, within
 
 
 class LogNormalGate(Gate):
@@ -29,11 +29,11 @@ class LogNormalGate(Gate):
 
     def mu(self) -> Tensor:
         """Centre of log z before truncation."""
-        return self.raw_mu.clamp(self.low, self.high)
+        return within(self.raw_mu, self.low, self.high)
 
     def log_std(self) -> Tensor:
         """Logarithm of the spread of log z before truncation."""
-        return self.raw_log_std.clamp(*self.log_std_bounds)
+        return within(self.raw_log_std, *self.log_std_bounds)
 
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Multipliers (num_units,), by inverting the distribution function."""

@@ -1,6 +1,7 @@
 """What every weight posterior N(theta, alpha theta^2) shares, whichever of its two scales is the free parameter."""
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal, Self
 
@@ -14,7 +15,7 @@ from nestling.distributions.learned import Learned, Rate
 from nestling.distributions.noise import normal_noise
 from nestling.errors import ShapeError
 from nestling.torch_parts import Moving
-from nestling.writes import State, write_state
+from nestling.writes import Kept
 
 Sampling = Literal["local", "channel", "shared", "each"]
 """How the weights of a layer are drawn: see ``VariationalLayer``."""
@@ -26,7 +27,7 @@ PullBack = Callable[[Tensor], tuple[Tensor | None, Tensor]]
 """The gradients in mean and scale, from the gradient in what follows from them."""
 
 
-class Worked(dict[str, tuple[Tensor, Tensor, State, object, Tensor]]):
+class Worked(defaultdict[str, Kept]):
     """What was worked out from the parameters of one posterior: a twin of it, with other parameters, has its own."""
 
 
@@ -60,7 +61,7 @@ class WeightPosterior(Moving, Learned, ABC):
         hold(self, "mean", mean)
         hold(self, scale_name, scale)
         self._scale_name = scale_name
-        self._known = Worked()
+        self._known = Worked(Kept)
 
     @property
     def scale(self) -> Tensor:
@@ -114,13 +115,7 @@ class WeightPosterior(Moving, Learned, ABC):
         Only for passes without gradients, and until the posterior is put in train mode. ``of`` is what it depends on
         beside the parameters: the last is kept.
         """
-        mean, scale = self.mean, self.scale
-        state, known = write_state((mean, scale)), self._known.get(name)
-        if state is None:
-            return work_out()
-        if known is None or known[0] is not mean or known[1] is not scale or known[2:4] != (state, of):
-            known = self._known[name] = mean, scale, state, of, work_out()
-        return known[4]
+        return self._known[name].of((self.mean, self.scale), work_out, of)
 
     def train(self, mode: bool = True) -> Self:
         """Forget, in train mode, what was worked out."""
