@@ -47,7 +47,7 @@ def run(method: str, seed: int, epochs: int) -> dict[str, Any]:
         nested,
         data.batches("validation", 1000),
         cost=lambda own, cut: float(num_neurons(own, cut)),
-        strategy=strategy,  # type: ignore[arg-type]
+        strategy=strategy,
         num_points=60,
         seed=seed,
     )

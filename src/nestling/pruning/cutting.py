@@ -155,14 +155,15 @@ def _pick(network: nn.Module, path: str, index: Tensor) -> str:
     """Replace a linear layer by one that reads the features of an index alone; the path of that."""
     full = network.get_submodule(path)
     known = exact_type(full)
-    if known.reads != (1, -1):
+    weight_axis, axis = known.reads or (0, 0)
+    if axis != -1:
         wrong = f"{path} of the smaller network is a {type(full).__name__}"
         raise NestlingError(f"{wrong}, so that its single features can't be cut. Prune without inputs=True.")
     weight = full.get_parameter("weight")
-    if len(index) == weight.shape[1]:
+    if len(index) == weight.shape[weight_axis]:
         return path
     index, small = index.to(weight.device), deepcopy(full)
-    Holders(small).put({"weight": weight[:, index]})
+    Holders(small).put({"weight": weight.index_select(weight_axis, index)})
     for name, value in known.sizes(small, dict(small.named_parameters())).items():
         setattr(small, name, value)
     network.set_submodule(path, nn.Sequential(KeptInputs(index), small).eval())

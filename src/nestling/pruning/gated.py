@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nestling.distributions.gates import DependentBetaBernoulli, Gate
+from nestling.distributions.gates import Gate
 from nestling.network import Groups, Nested
 from nestling.network.layers import Stochastic
 from nestling.network.nest import as_call
@@ -116,7 +116,7 @@ class Gates(Stochastic):
         if self.training:
             return gate.sample(features)
         multipliers = gate.sample(features) if self.draws else gate.expectation(features)
-        return multipliers * kept_for(gate, features, self.threshold) * self.get_buffer(f"alive_{number}")
+        return multipliers * gate.keep_for(features, self.threshold) * self.get_buffer(f"alive_{number}")
 
 
 _drawn: ContextVar[Mapping[Gates, Mapping[int, Tensor]]] = ContextVar("drawn", default={})  # noqa: B039  # never written to
@@ -131,14 +131,6 @@ class FoldedGates(Gates):
         gate = self._gates[number]
         assert isinstance(gate, Gate)
         return gate.sample(features) / gate.expectation(features) if self.draws else torch.ones_like(features[0])
-
-
-def kept_for(gate: Gate, features: Tensor, threshold: float | None = None) -> Tensor:
-    """Whether each unit is kept, and kept for each input where the gate depends on it."""
-    kept = gate.keep(threshold)
-    if isinstance(gate, DependentBetaBernoulli):
-        kept = kept & gate.keep_for(features, threshold)
-    return kept
 
 
 def unit_features(reader: Reader, x: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ class Method:
     weight_kl: WeightKL = "log_uniform"
 
 
-METHODS: dict[MethodName, Method] = {
+METHODS: dict[str, Method] = {
     "sparse_vd": Method(
         ("weights", "units"), lambda size: GaussianGate(size, divergence=log_uniform_kl), 3.0, LOG_ALPHA_BOUNDS
     ),

@@ -24,7 +24,6 @@ from nestling.pruning.gated import Gates, gated, gates_in, without_widths
 from nestling.pruning.methods import (
     PRETRAINING,
     Method,
-    MethodName,
     Structure,
     checked_threshold,
     finishing_recipe,
@@ -54,7 +53,7 @@ def prune(
     module: nn.Module,
     example: Any,  # noqa: ANN401
     data: object,
-    method: MethodName = "sparse_vd",
+    method: str = "sparse_vd",
     *,
     structure: Structure | None = None,
     recipe: Recipe | None = None,

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal, get_args
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -18,41 +20,41 @@ CostName = Literal["params", "macs", "bytes", "latency"]
 OwnCost = Callable[[Nested, Cut], float]
 
 
-class Costs:
-    """The cost that a search goes by, of any cut of a network: ``name`` is one of the four, or a function's."""
+@dataclass(frozen=True)
+class CostType:
+    """What a search can go by: ``estimate`` makes, of a network, what tells the cost of any cut, fast.
 
-    def __init__(self, nested: Nested, wanted: CostName | OwnCost) -> None:
+    ``field`` is where the ``Cost`` of a network that was taken out has it exactly; None where the estimate is exact.
+    """
+
+    estimate: Callable[[Nested], Callable[[Cut], float]]
+    field: str | None = None
+
+
+class Costs:
+    """The cost that a search goes by, of any cut of a network, by its name in ``COSTS`` or by a function."""
+
+    def __init__(self, nested: Nested, wanted: str | OwnCost) -> None:
         self.nested = nested
-        if not callable(wanted) and wanted not in get_args(CostName):
-            needed = f"one of {', '.join(get_args(CostName))}, or a function of (nested, cut)"
+        if not callable(wanted) and wanted not in COSTS:
+            needed = f"one of {', '.join(COSTS)}, or a function of (nested, cut)"
             raise ArgumentError("cost", repr(wanted), needed, "Check its spelling.")
-        self.name: str = "own" if callable(wanted) else wanted
-        self._own = wanted if callable(wanted) else None
+        self.name = "own" if callable(wanted) else wanted
+        self._type = CostType(lambda nested: partial(wanted, nested)) if callable(wanted) else COSTS[wanted]
+        self._estimate = self._type.estimate(nested)
         self._known: dict[Cut, float] = {}
-        self._sizes = _Sizes(nested)
-        self._slopes = _Slopes(nested) if wanted == "latency" else None
 
     def __call__(self, cut: Cut) -> float:
         """The cost of a cut; a latency is estimated from the slope of each group."""
         if cut not in self._known:
-            self._known[cut] = self._work_out(cut)
+            self._known[cut] = checked_cost(self._estimate(cut), cut)
         return self._known[cut]
 
     def exact(self, cut: Cut) -> tuple[Cost, float]:
         """Every cost of the network that ``extract`` gives, and the one the search goes by, measured if it is time."""
-        found = cost(self.nested, cut, latency=self.name == "latency")
-        if self._own is not None:
-            return found, self(cut)
-        own = {"params": found.params, "macs": found.macs, "bytes": found.bytes, "latency": found.latency_ms}[self.name]
-        assert own is not None
-        return found, float(own)
-
-    def _work_out(self, cut: Cut) -> float:
-        if self._own is not None:
-            return checked_cost(self._own(self.nested, cut), cut)
-        if self._slopes is not None:
-            return self._slopes(cut)
-        return float(getattr(self._sizes, self.name)(cut))
+        field = self._type.field
+        found = cost(self.nested, cut, latency=field == "latency_ms")
+        return found, self(cut) if field is None else float(getattr(found, field))
 
 
 def checked_cost(value: object, cut: Cut) -> float:
@@ -65,7 +67,7 @@ def checked_cost(value: object, cut: Cut) -> float:
     return float(value)
 
 
-class _Sizes:
+class Sizes:
     """Parameters, multiply-adds and bytes from the shapes that a cut leaves; checked against a network taken out."""
 
     def __init__(self, nested: Nested) -> None:
@@ -163,6 +165,15 @@ class _Slopes:
             spare = group.num_blocks - group.num_always
             time -= self._saved[group.name] * (group.num_blocks - cut[group.name]) / spare if spare else 0.0
         return max(time, self._least)
+
+
+COSTS: dict[str, CostType] = {
+    "params": CostType(lambda nested: Sizes(nested).params, "params"),
+    "macs": CostType(lambda nested: Sizes(nested).macs, "macs"),
+    "bytes": CostType(lambda nested: Sizes(nested).bytes, "bytes"),
+    "latency": CostType(_Slopes, "latency_ms"),
+}
+"""What a search can go by, by name."""
 
 
 def _milliseconds(nested: Nested, cut: Cut) -> float:

@@ -1,10 +1,10 @@
 """``search``: from a trained network to the curve of the best network for every budget."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from nestling.arguments import count, inner_probability
 from nestling.errors import ArgumentError, DtypeError, RangeError
@@ -13,10 +13,10 @@ from nestling.network.norms import norms_with_statistics
 from nestling.prediction.evaluate import check_repeatable, evaluate
 from nestling.prediction.likelihoods import Likelihood, likelihood_named
 from nestling.processes import ALONE, Processes, current
-from nestling.search.costs import CostName, Costs, OwnCost
+from nestling.search.costs import Costs, OwnCost
 from nestling.search.curve import Curve, Row, Tried, front
 from nestling.search.quality import Judge, Quality
-from nestling.search.strategies import Space, StrategyName, at_random, beam, dynamic, greedy, uniform
+from nestling.search.strategies import STRATEGIES, Effort, Space
 from nestling.training.files import read_json, write_json
 from nestling.training.progress import Progress
 from nestling.training.saving import packed, weights_digest
@@ -28,9 +28,9 @@ PROGRESS_FILE = "search.json"
 def search(
     nested: Nested,
     loader: Iterable[Any],
-    cost: CostName | OwnCost = "macs",
+    cost: str | OwnCost = "macs",
     *,
-    strategy: StrategyName = "dynamic",
+    strategy: str = "dynamic",
     likelihood: str | Likelihood = "categorical",
     recalibration: Iterable[Any] | None = None,
     num_points: int = 24,
@@ -55,7 +55,8 @@ def search(
     With ``out`` what was scored is kept in a folder, and the same search given again goes on from there.
     ``spread`` shares the cuts among the processes of torch.distributed, each of which must make the call.
     """
-    _check(nested, strategy, num_points, num_kept, num_candidates, window, num_trajectories)
+    effort = Effort(num_points, num_kept, num_candidates, window, num_trajectories, seed)
+    _check(nested, strategy, effort)
     check_repeatable(loader, "loader", 2)
     model = likelihood_named(likelihood)
     processes = current() if spread else ALONE
@@ -63,18 +64,9 @@ def search(
     space = Space(nested.groups, costs)
     judge = Judge(nested, loader, model, processes=processes)
     about = {"weights": weights_digest(packed(nested)[0]), "data": judge.fingerprint, "likelihood": model.name}
-    with Progress(_most(space, strategy, num_kept, num_candidates, num_trajectories), "search", shown=not quiet) as bar:
+    with Progress(STRATEGIES[strategy].most(space, effort), "search", shown=not quiet) as bar:
         scores = _Scores(judge, about, None if out is None else Path(out), bar, processes)
-        run: dict[StrategyName, Callable[[], None]] = {
-            "beam": lambda: beam(
-                space, scores, num_kept=num_kept, num_candidates=num_candidates, window=window, seed=seed
-            ),
-            "greedy": lambda: greedy(space, scores),
-            "uniform": lambda: uniform(space, scores),
-            "random": lambda: at_random(space, scores, num_trajectories=num_trajectories, seed=seed),
-            "dynamic": lambda: dynamic(space, scores, num_points=num_points, num_widths=8, rounds=2),
-        }
-        run[strategy]()
+        STRATEGIES[strategy].run(space, scores, effort)
         scores.keep()
     tried = space.tried(scores.asked)
     best = [own.cut for own in _thinned(front(tried), num_points)]
@@ -164,35 +156,14 @@ def _thinned(best: list[Tried], most: int) -> list[Tried]:
     return [best[number] for number in sorted({own.index(min(own)) for own in distances})]
 
 
-def _most(space: Space, strategy: str, num_kept: int, num_candidates: int, num_trajectories: int) -> int:
-    """No more cuts than this are scored, for the bar to go by."""
-    num_groups = len(space.groups.free)
-    each = {"beam": num_kept * min(num_candidates, num_groups), "greedy": num_groups, "random": num_trajectories}
-    return each[strategy] * space.num_blocks + 1 if strategy in each else 8 * num_groups + 300
-
-
-def _check(
-    nested: object,
-    strategy: str,
-    num_points: int,
-    num_kept: int,
-    num_candidates: int,
-    window: float,
-    num_trajectories: int,
-) -> None:
+def _check(nested: object, strategy: str, effort: Effort) -> None:
     if not isinstance(nested, Nested):
         raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
     if not nested.groups.free:
         raise RangeError("nested", "a network without a group to cut", "one with some", "Print nested.groups.")
-    if strategy not in get_args(StrategyName):
-        needed = f"one of {', '.join(get_args(StrategyName))}"
-        raise ArgumentError("strategy", repr(strategy), needed, "Check its spelling.")
-    for name, value in (
-        ("num_points", num_points),
-        ("num_kept", num_kept),
-        ("num_candidates", num_candidates),
-        ("num_trajectories", num_trajectories),
-    ):
-        count(name, value, "a whole number of at least 1")
-    if window != 1:
-        inner_probability("window", window)
+    if strategy not in STRATEGIES:
+        raise ArgumentError("strategy", repr(strategy), f"one of {', '.join(STRATEGIES)}", "Check its spelling.")
+    for name in ("num_points", "num_kept", "num_candidates", "num_trajectories"):
+        count(name, getattr(effort, name), "a whole number of at least 1")
+    if effort.window != 1:
+        inner_probability("window", effort.window)

@@ -41,6 +41,10 @@ class Gate(Learned, ABC):
     def keep(self, threshold: float | None = None) -> Tensor:
         """Which units (num_units,) are worth keeping at a threshold; None takes the gate's own."""
 
+    def keep_for(self, features: Tensor, threshold: float | None = None) -> Tensor:
+        """Which units are kept, (num_units,), or (batch, num_units) for a gate that depends on its input."""
+        return self.keep(threshold)
+
     def part(self, units: Tensor) -> Self:
         """A gate like this one for some of its units."""
         copy = deepcopy(self)
