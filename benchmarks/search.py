@@ -13,7 +13,7 @@ from nestling.network.modes import in_mode
 from nestling.prediction.likelihoods import likelihood_named
 from nestling.search.costs import Costs
 from nestling.search.quality import Judge, Quality
-from nestling.search.strategies import Space, beam
+from nestling.search.strategies import Effort, Space, beam
 
 NETWORKS = {"vgg11": 0.5, "mobilenet_v2": 0.5}
 IMAGES = (32, 128)
@@ -60,7 +60,7 @@ def steps_of_a_search(nested: Nested) -> list[Sequence[Cut]]:
         steps.append(cuts)
         return judge(cuts)
 
-    beam(Space(nested.groups, Costs(nested, "params")), score, num_kept=3, num_candidates=10, window=0.25, seed=0)
+    beam(Space(nested.groups, Costs(nested, "params")), score, Effort(window=0.25))
     return steps
 
 

@@ -19,10 +19,10 @@ from nestling.network.group import Groups
 from nestling.prediction.likelihoods import likelihood_named
 from nestling.search import Curve, search, strategies
 from nestling.search import costs as costs_module
-from nestling.search.costs import Costs
+from nestling.search.costs import Costs, Sizes
 from nestling.search.quality import Judge, Quality
 from nestling.search.search import PROGRESS_FILE
-from nestling.search.strategies import Space
+from nestling.search.strategies import Effort, Space
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "training"))
 from child_processes import started, together
@@ -89,7 +89,7 @@ def test_fast_costs_are_the_exact_ones(kind, name):
     costs = Costs(nested, name)
     for cut in random.Random(1).sample(every_cut(nested), 5):
         assert costs(cut) == getattr(nl.cost(nested, cut), name)
-    assert costs._sizes._is_right  # the fast way was taken
+    assert Sizes(nested)._is_right  # the fast way was taken
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def paths():
 def check_costs(nested):
     chance = random.Random(2)
     cut = Cut(tuple((g.name, chance.randint(g.num_always, g.num_blocks)) for g in nested.groups.free))
-    found, sizes = nl.cost(nested, cut), Costs(nested, "macs")._sizes
+    found, sizes = nl.cost(nested, cut), Sizes(nested)
     assert (sizes.params(cut), sizes.macs(cut), sizes.bytes(cut)) == (found.params, found.macs, found.bytes)
     return sizes
 
@@ -161,7 +161,7 @@ def test_the_beam_asks_no_more_than_it_may():
         asked.extend(cuts)
         return [Quality(-float(space.removed(cut)), float(hash(cut) % 1000)) for cut in cuts]
 
-    strategies.beam(space, score, num_kept=2, num_candidates=2, window=0.25, seed=0)
+    strategies.beam(space, score, Effort(num_kept=2, num_candidates=2, window=0.25))
     assert len(asked) <= 2 * 2 * space.num_blocks + 1
     for cut in asked:
         widths = cut.as_dict().values()
@@ -179,7 +179,7 @@ def test_paths_as_in_the_paper(paths, capsys):
         asked.extend(cuts)
         return [Quality(random.Random(str(cut)).random(), 0.0) for cut in cuts]
 
-    strategies.beam(space, score, num_kept=3, num_candidates=10, window=0.125, seed=0)
+    strategies.beam(space, score, Effort())
     assert len(asked) <= 3 * 10 * 63 + 1
     assert len(set(asked)) == len(asked)
     with capsys.disabled():

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor, nn
 
 from nestling.arguments import count
@@ -14,7 +13,7 @@ from nestling.network.cut import Cut
 from nestling.network.dorefa import MOST_BITS, quantise_dorefa
 from nestling.network.group import BIT_SUFFIX, Group, Groups
 from nestling.network.layers import layer_type, mean_name
-from nestling.network.modes import in_mode
+from nestling.network.modes import called_with
 from nestling.network.quantiser import HOWS, NUM_PAIRS, How, fitted_log_tau, quantise, quantise_masked
 from nestling.network.tensors import Holders
 
@@ -223,17 +222,6 @@ def _weights_in_order(module: nn.Module, call: tuple[tuple[Any, ...], dict[str, 
     """The weights to quantise, held by one layer alone, in the order that the example runs them."""
     holders = Holders(module)
     uses = [name for _, names in holders.members for name in names.values()]
-    order: dict[str, None] = {}
-    handles = []
-    for part, names in holders.members:
-        name = names.get("weight")
-        if layer_type(part).is_quantised and name is not None and uses.count(name) == 1:
-            note = lambda *_, name=name: order.setdefault(name)  # noqa: E731
-            handles.append(part.register_forward_pre_hook(note))
-    try:
-        with torch.no_grad(), in_mode(module, training=False):
-            module(*call[0], **call[1])
-    finally:
-        for handle in handles:
-            handle.remove()
-    return list(order)
+    layers = {names["weight"]: part for part, names in holders.members if "weight" in names}
+    wanted = {name: own for name, own in layers.items() if layer_type(own).is_quantised and uses.count(name) == 1}
+    return list(called_with(wanted, module, call))

@@ -1,8 +1,10 @@
-"""Train and eval mode for a while, each submodule getting back the mode it had."""
+"""Train and eval mode for a while, each submodule getting back the mode it had; what its parts are called with."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -18,3 +20,17 @@ def in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
         for part, mode in before:
             if part.training != mode:
                 part.training = mode
+
+
+@torch.no_grad()
+def called_with(
+    parts: Mapping[str, nn.Module], module: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]]
+) -> dict[str, tuple[Any, ...]]:
+    """The arguments of those parts of a module that are called on an example in eval mode, in the order they run."""
+    seen: dict[str, tuple[Any, ...]] = {}
+    with in_mode(module, training=False), ExitStack() as stack:
+        for name, part in parts.items():
+            handle = part.register_forward_pre_hook(lambda _part, args, name=name: seen.update({name: args}))
+            stack.callback(handle.remove)
+        module(*call[0], **call[1])
+    return seen

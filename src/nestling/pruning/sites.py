@@ -12,7 +12,7 @@ from nestling.errors import ArgumentError
 from nestling.network.group import Group, Groups, Slice
 from nestling.network.layers import exact_type
 from nestling.network.layers.convert import shared_weights
-from nestling.network.modes import in_mode
+from nestling.network.modes import called_with
 
 
 @dataclass(frozen=True)
@@ -92,18 +92,8 @@ def check_called(
     module: nn.Module, sites: Sequence[Site], call: tuple[tuple[Any, ...], dict[str, Any]]
 ) -> tuple[list[Site], dict[str, str]]:
     """Of the sites those whose readers are called as layers, with a batch; the others with the reason why not."""
-    seen: set[str] = set()
     paths = {reader.path for site in sites for reader in site.readers}
-    handles = [
-        module.get_submodule(path).register_forward_pre_hook(lambda _module, _args, path=path: seen.add(path))
-        for path in paths
-    ]
-    try:
-        with torch.no_grad(), in_mode(module, training=False):
-            module(*call[0], **call[1])
-    finally:
-        for handle in handles:
-            handle.remove()
+    seen = called_with({path: module.get_submodule(path) for path in paths}, module, call)
     good = [site for site in sites if all(reader.path in seen for reader in site.readers)]
     names = {site.name for site in good}
     left = {site.name: "code reads the weights of a layer without calling it" for site in sites}

@@ -13,6 +13,7 @@ from nestling.errors import ArgumentError, NestlingError
 from nestling.network import Nested
 from nestling.network.cut import full_cut
 from nestling.network.layers import VariationalLayer, layer_type, make_variational
+from nestling.network.modes import called_with
 from nestling.pruning.gated import without_widths
 from nestling.pruning.sites import Reader, Site, weight_of
 
@@ -112,21 +113,9 @@ class _Constants:
 
     def __init__(self, base: Nested, sites: Sequence[Site]) -> None:
         self._base = base
-        self._seen: dict[str, Tensor] = {}
-        paths = {reader.path for site in sites for reader in site.readers}
-
-        def look(path: str, args: tuple[Any, ...]) -> None:
-            self._seen[path] = args[0]
-
-        handles = [
-            base.module.get_submodule(path).register_forward_pre_hook(lambda _m, args, path=path: look(path, args))
-            for path in paths
-        ]
-        try:
-            base.module(*base.example[0], **base.example[1])
-        finally:
-            for handle in handles:
-                handle.remove()
+        layers = {r.path: base.module.get_submodule(r.path) for site in sites for r in site.readers}
+        seen = called_with(layers, base.module, base.example)
+        self._seen: dict[str, Tensor] = {path: args[0] for path, args in seen.items()}
 
     def fold(self, site: Site, candidates: Tensor) -> Tensor:
         """Which of the candidates could be folded, and were."""

@@ -67,7 +67,7 @@ def checked_cost(value: object, cut: Cut) -> float:
     return float(value)
 
 
-class _Sizes:
+class Sizes:
     """Parameters, multiply-adds and bytes from the shapes that a cut leaves; checked against a network taken out."""
 
     def __init__(self, nested: Nested) -> None:
@@ -168,9 +168,9 @@ class _Slopes:
 
 
 COSTS: dict[str, CostType] = {
-    "params": CostType(lambda nested: _Sizes(nested).params, "params"),
-    "macs": CostType(lambda nested: _Sizes(nested).macs, "macs"),
-    "bytes": CostType(lambda nested: _Sizes(nested).bytes, "bytes"),
+    "params": CostType(lambda nested: Sizes(nested).params, "params"),
+    "macs": CostType(lambda nested: Sizes(nested).macs, "macs"),
+    "bytes": CostType(lambda nested: Sizes(nested).bytes, "bytes"),
     "latency": CostType(_Slopes, "latency_ms"),
 }
 """What a search can go by, by name."""

@@ -73,7 +73,7 @@ def with_width(cut: Cut, name: str, width: int) -> Cut:
     return Cut(tuple((own, width if own == name else before) for own, before in cut.widths))
 
 
-def beam(space: Space, score: Score, *, num_kept: int, num_candidates: int, window: float, seed: int) -> None:
+def beam(space: Space, score: Score, effort: Effort) -> None:
     """FN3's heuristic: at each step every kept trajectory gives up one block, in some of the ways it can.
 
     A group may only give up blocks of the present slab, its last ``window`` share, until all groups have given up
@@ -85,14 +85,15 @@ def beam(space: Space, score: Score, *, num_kept: int, num_candidates: int, wind
     for step in range(space.num_blocks):
         new: dict[Cut, None] = {}
         for number, cut in enumerate(kept):
-            ways = _ways(space, cut, window)
-            chance = random.Random(f"{seed} {step} {number}")
-            new |= dict.fromkeys(_one_less(cut, name) for name in chance.sample(ways, min(num_candidates, len(ways))))
+            ways = _ways(space, cut, effort.window)
+            chance = random.Random(f"{effort.seed} {step} {number}")
+            some = chance.sample(ways, min(effort.num_candidates, len(ways)))
+            new |= dict.fromkeys(_one_less(cut, name) for name in some)
         found = dict(zip(new, score(list(new)), strict=True))
-        kept = sorted(found, key=lambda cut: found[cut], reverse=True)[:num_kept]
+        kept = sorted(found, key=lambda cut: found[cut], reverse=True)[: effort.num_kept]
 
 
-def greedy(space: Space, score: Score) -> None:
+def greedy(space: Space, score: Score, effort: Effort) -> None:
     """One trajectory that gives up, at each step, the block that costs the least quality."""
     cut = space.full
     score([cut])
@@ -102,18 +103,18 @@ def greedy(space: Space, score: Score) -> None:
         cut = max(zip(new, found, strict=True), key=lambda own: own[1])[0]
 
 
-def uniform(space: Space, score: Score) -> None:
+def uniform(space: Space, score: Score, effort: Effort) -> None:
     """The same fraction of every group."""
     most = max(group.num_blocks for group in space.groups.free)
     cuts = dict.fromkeys(make_cut(space.groups, number / most) for number in range(most, 0, -1))
     score(list(cuts))
 
 
-def at_random(space: Space, score: Score, *, num_trajectories: int, seed: int) -> None:
+def at_random(space: Space, score: Score, effort: Effort) -> None:
     """Blocks given up in random order, the papers' ablation."""
     cuts = {space.full: None}
-    for number in range(num_trajectories):
-        chance = random.Random(f"{seed} {number}")
+    for number in range(effort.num_trajectories):
+        chance = random.Random(f"{effort.seed} {number}")
         cut = space.full
         for _ in range(space.num_blocks):
             left = [group.name for group in space.groups.free if cut[group.name] > group.num_always]
@@ -122,24 +123,28 @@ def at_random(space: Space, score: Score, *, num_trajectories: int, seed: int) -
     score(list(cuts))
 
 
-def dynamic(space: Space, score: Score, *, num_points: int, num_widths: int, rounds: int) -> None:
+NUM_WIDTHS, ROUNDS = 8, 2
+"""How many widths of each group alone are scored, and how often groups trade blocks."""
+
+
+def dynamic(space: Space, score: Score, effort: Effort) -> None:
     """What each group loses by itself at some widths, then the best sum of losses for every budget, then repairs.
 
     The losses are taken to add up, and costs to be linear around a uniform cut: for each of ``num_points`` such cuts a
     dynamic programme finds the widths that lose the least at its cost. Whatever it finds is scored in truth; then,
-    ``rounds`` times, groups of the best networks trade blocks with each other.
+    ``ROUNDS`` times, groups of the best networks trade blocks with each other.
     """
     alone = {
-        group.name: [with_width(space.full, group.name, width) for width in _some_widths(group, num_widths)]
+        group.name: [with_width(space.full, group.name, width) for width in _some_widths(group, NUM_WIDTHS)]
         for group in space.groups.free
     }
     asked = dict.fromkeys((space.full, *(cut for own in alone.values() for cut in own)))
     found = dict(zip(asked, score(list(asked)), strict=True))
     losses = {name: _losses(space, name, found) for name in alone}
-    targets = [_uniform_cut(space, float(fraction)) for fraction in np.linspace(1, 0, num_points + 1)[1:]]
+    targets = [_uniform_cut(space, float(fraction)) for fraction in np.linspace(1, 0, effort.num_points + 1)[1:]]
     planned = dict.fromkeys((*targets, *(_best_sum(space, losses, target) for target in targets)))
     found |= zip(planned, score(list(planned)), strict=True)
-    for step in range(rounds):
+    for step in range(ROUNDS):
         new = dict.fromkeys(other for cut in space.best(found) for other in _trades(space, losses, cut, step))
         found |= zip(new, score(list(new)), strict=True)
 
@@ -252,11 +257,6 @@ def _grown(space: Space, cut: Cut, name: str, most: float) -> Cut:
     return with_width(cut, name, low)
 
 
-def _beam(space: Space, score: Score, effort: Effort) -> None:
-    kept, window = {"num_kept": effort.num_kept, "num_candidates": effort.num_candidates}, effort.window
-    beam(space, score, **kept, window=window, seed=effort.seed)
-
-
 def _each_step(number: Callable[[Space, Effort], int]) -> Callable[[Space, Effort], int]:
     """So many cuts for each block that can be removed, and the whole network."""
     return lambda space, effort: number(space, effort) * space.num_blocks + 1
@@ -267,19 +267,12 @@ def _some(space: Space, effort: Effort) -> int:
 
 
 STRATEGIES: dict[str, Strategy] = {
-    "dynamic": Strategy(
-        lambda space, score, effort: dynamic(space, score, num_points=effort.num_points, num_widths=8, rounds=2), _some
-    ),
+    "dynamic": Strategy(dynamic, _some),
     "beam": Strategy(
-        _beam, _each_step(lambda space, effort: effort.num_kept * min(effort.num_candidates, len(space.groups.free)))
+        beam, _each_step(lambda space, own: own.num_kept * min(own.num_candidates, len(space.groups.free)))
     ),
-    "greedy": Strategy(
-        lambda space, score, effort: greedy(space, score), _each_step(lambda space, effort: len(space.groups.free))
-    ),
-    "uniform": Strategy(lambda space, score, effort: uniform(space, score), _some),
-    "random": Strategy(
-        lambda space, score, e: at_random(space, score, num_trajectories=e.num_trajectories, seed=e.seed),
-        _each_step(lambda space, effort: effort.num_trajectories),
-    ),
+    "greedy": Strategy(greedy, _each_step(lambda space, e: len(space.groups.free))),
+    "uniform": Strategy(uniform, _some),
+    "random": Strategy(at_random, _each_step(lambda space, e: e.num_trajectories)),
 }
 """The strategies of ``search``, by name."""
