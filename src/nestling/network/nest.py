@@ -1,7 +1,7 @@
 """``nest``: finds the groups of a network and gives each an order over its widths."""
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, fields, replace
 from typing import Any, Literal
@@ -12,7 +12,6 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils import _pytree as pytree
 
 from nestling.arguments import real_tensor
-from nestling.distributions.orders import Downhill, Geometric, Order, Uniform
 from nestling.errors import ArgumentError, DtypeError
 from nestling.network.bits import Bits, bit_groups, of_posteriors, with_bit_groups
 from nestling.network.choice import Choice
@@ -28,17 +27,13 @@ from nestling.network.layers import (
     make_variational,
     mean_name,
 )
+from nestling.network.named_orders import OrderMaker, order_maker, orders_of
 from nestling.network.nested import Nested
 from nestling.network.rules import Rule, default_rules
 from nestling.network.sorting import Loss, Sort, check_sort, chosen_sort, norms, sort_units, taylor
 
-OrderMaker = Callable[[int, int], Order]
-START_LOGIT = 3.0
-"""Keep logit that a learned order starts from (BN3): each next block is kept with probability 0.95."""
 DEFAULT_SAMPLING: dict[PosteriorName | None, Sampling] = {"gaussian": "local", "ivon": "shared", None: "local"}
 """How the weights of each posterior are drawn: IVON's once for the batch, which costs next to nothing."""
-NESTED_KEEP_PROB = 0.95
-"""Keep probability of the fixed geometric order."""
 
 
 def nest(
@@ -93,7 +88,7 @@ def nest(
     chosen_bits = _chosen_bits(bits, wanted, rescale)
     choice = Choice(num_blocks, num_always, wanted, where, exclude, only, layers)
     args, kwargs = as_call(example)
-    maker = _order_maker(order)
+    maker = order_maker(order)
     weights = _chosen_posterior(weights, module)
     sampling = DEFAULT_SAMPLING[weights] if sampling is None else sampling
     check_sampling(sampling)
@@ -112,8 +107,7 @@ def nest(
         groups, with_bits = _with_posteriors(groups, copy), of_posteriors(with_bits, variational)
         runner.refresh()
     groups = with_bit_groups(groups, with_bits, runner.holders.tensors())
-    device = next((tensor.device for tensor in runner.holders.tensors().values()), None)
-    orders = {group.name: maker(group.num_blocks, group.num_always).to(device) for group in groups.free}
+    orders = orders_of(groups, maker, runner.holders.tensors().values())
     example = (args, kwargs)
     nested = Nested(copy, groups, orders, runner, example=example, rescale=rescale, bits=chosen_bits, private=private)
     nested.training = module.training
@@ -225,25 +219,3 @@ def _with_posteriors(groups: Groups, module: nn.Module) -> Groups:
         )
 
     return Groups([replace(group, slices=tuple(p for s in group.slices for p in renamed(s))) for group in groups])
-
-
-def _order_maker(order: str | OrderMaker) -> OrderMaker:
-    if callable(order) and not isinstance(order, type):
-        return order
-    if not isinstance(order, str) or order not in _ORDERS:
-        needed = f"one of {', '.join(_ORDERS)}, or a function that is called with (num_blocks, num_always)"
-        raise ArgumentError("order", repr(order), needed, "'downhill' is learned, the others are fixed.")
-    return _ORDERS[order]
-
-
-def _downhill(num_blocks: int, num_always: int) -> Order:
-    logits = torch.full((num_blocks - num_always,), START_LOGIT)
-    return Downhill(nn.Parameter(logits), num_always=num_always)
-
-
-_ORDERS: dict[str, OrderMaker] = {
-    "downhill": _downhill,
-    "uniform": lambda num_blocks, num_always: Uniform(num_blocks, num_always=num_always),
-    "geometric": lambda num_blocks, num_always: Geometric(num_blocks, NESTED_KEEP_PROB, num_always=num_always),
-    "full": lambda num_blocks, num_always: Geometric(num_blocks, 1.0, num_always=num_always),
-}

@@ -3,6 +3,8 @@
 from nestling.network.layers.convert import (
     POSTERIORS,
     PosteriorName,
+    convert_layers,
+    converted_layers,
     default_posterior,
     make_plain,
     make_variational,
@@ -41,6 +43,8 @@ __all__ = [
     "VariationalLinear",
     "carrying_moments",
     "check_sampling",
+    "convert_layers",
+    "converted_layers",
     "default_posterior",
     "drawing",
     "make_plain",

@@ -1,6 +1,6 @@
 """Swaps the layers of a module between plain and variational, keeping weights, options, ties and devices."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 import torch
@@ -75,21 +75,36 @@ def make_variational(
     """
     shared = shared_weights(module)
     excluded = {part for path, part in module.named_modules(remove_duplicate=False) if _weight_within(path, exclude)}
-    replaced = []
 
-    def variational(path: str, layer: nn.Module) -> nn.Module | None:
-        make = _VARIATIONAL.get(type(layer))
-        if make is None or layer in excluded or not _is_ordinary(layer):
+    def can_be(layer: nn.Module) -> bool:
+        ordinary = type(layer) in _VARIATIONAL and layer not in excluded and _is_ordinary(layer)
+        return ordinary and isinstance(layer.weight, nn.Parameter) and id(layer.weight) not in shared
+
+    paths = [path for path, layer in module.named_modules() if path and can_be(layer)]
+    convert_layers(module, dict.fromkeys(paths, (posterior, sampling)))
+    return paths
+
+
+def convert_layers(module: nn.Module, layers: Mapping[str, tuple[PosteriorName, Sampling]]) -> None:
+    """Replace layers in place, by path, each with its posterior and sampling; one that is variational already stays."""
+
+    def variational(path: str, layer: Any) -> nn.Module | None:  # noqa: ANN401
+        if path not in layers or isinstance(layer, VariationalLayer):
             return None
-        weight = layer.weight
-        if not isinstance(weight, nn.Parameter) or id(weight) in shared:
-            return None
-        replaced.append(path)
-        return make(layer, POSTERIORS[posterior](weight), sampling).train(layer.training)
+        posterior, sampling = layers[path]
+        return _VARIATIONAL[type(layer)](layer, POSTERIORS[posterior](layer.weight), sampling).train(layer.training)
 
     _swap(module, variational)
     _fit_fast_paths(module)
-    return replaced
+
+
+def converted_layers(module: nn.Module) -> dict[str, tuple[PosteriorName, Sampling]]:
+    """The variational layers of a module, by path, with what ``convert_layers`` is to be given to make them."""
+    names: dict[type, PosteriorName] = {MultiplicativeGaussian: "gaussian", NaturalGaussian: "ivon"}
+    layers = {path: part for path, part in module.named_modules() if isinstance(part, VariationalLayer)}
+    return {
+        path: (names[type(own.posterior)], own.sampling) for path, own in layers.items() if type(own.posterior) in names
+    }
 
 
 def make_plain(module: nn.Module) -> nn.Module:
