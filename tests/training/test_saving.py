@@ -375,11 +375,6 @@ DAMAGE = {
     **{f"network without {key}": ("network", without(key)) for key in ("model", "nest", "example")},
     "network is a list": ("network", having([])),
     "network is nothing": ("network", having(None)),
-    "nest is a number": ("network", having(3, "nest")),
-    "nest with other options": ("network", having({"depth": 3}, "nest")),
-    "nest with a bad option": ("network", having(0, "nest", "num_blocks")),
-    "nest with odd blocks": ("network", having("many", "nest", "num_blocks")),
-    "other blocks": ("network", having(2, "nest", "num_blocks")),
     "example without args": ("network", without("example", "args")),
     "example is a text": ("network", having("x", "example")),
     "example of another tensor": ("network", having([{"tensor": 7}], "example", "args")),
@@ -391,15 +386,90 @@ DAMAGE = {
     "no cuts": ("cuts", having(None)),
     "cuts of other groups": ("cuts", having([{"x": 3}])),
 }
+FIRST_DAMAGE = DAMAGE | {
+    "nest is a number": ("network", having(3, "nest")),
+    "nest with other options": ("network", having({"depth": 3}, "nest")),
+    "nest with a bad option": ("network", having(0, "nest", "num_blocks")),
+    "nest with odd blocks": ("network", having("many", "nest", "num_blocks")),
+    "other blocks": ("network", having(2, "nest", "num_blocks")),
+}
+"""Options of ``nest`` matter where it is called again, for folders of the first format."""
+PIECE = (0, "slices", 0)
+STRUCTURE_DAMAGE = DAMAGE | {
+    "rows beyond the end": ("groups", having([1, [6, 1]], *PIECE, "rows")),
+    "rows before the start": ("groups", having([4, [6, -1]], *PIECE, "rows")),
+    "too few rows": ("groups", having([0, [5, 1]], *PIECE, "rows")),
+    "endless rows": ("groups", having([0, [10**6, 0], [10**6, 0], [10**6, 0]], *PIECE, "rows")),
+    "a long way between rows": ("groups", having([0, [2, 2**62]], *PIECE, "rows")),
+    "rows in half": ("groups", having([0, [6, 0.5]], *PIECE, "rows")),
+    "rows of truth": ("groups", having([False, [6, True]], *PIECE, "rows")),
+    "rows of a tensor that is not there": ("groups", having("lists.7", *PIECE, "rows")),
+    "rows of a weight": ("groups", having("network.module.0.bias", *PIECE, "rows")),
+    "rows without steps": ("groups", having([0, [6]], *PIECE, "rows")),
+    "rows of two groups": ("groups", lambda groups: [*groups, groups[0] | {"name": "other"}]),
+    "no axis": ("groups", having(2, *PIECE, "axis")),
+    "an axis from the end": ("groups", having(-1, *PIECE, "axis")),
+    "no such tensor": ("groups", having("5.weight", *PIECE, "tensor")),
+    "reads maybe": ("groups", having(1, *PIECE, "reads")),
+    "another kind": ("groups", having("layers", 0, "kind")),
+    "a name twice": ("groups", having("2", 0, "name")),
+    "more blocks than units": ("groups", having(10**9, 0, "num_blocks")),
+    "more always than blocks": ("groups", having(4, 0, "num_always")),
+    "never always": ("groups", having(0, 0, "num_always")),
+    "free and frozen": ("groups", having("so", 0, "frozen_because")),
+    "drops what is no layer": ("groups", having(["add"] * 6, 0, "drops")),
+    "quantises what is not there": ("groups", having(["x"], 0, "quantises")),
+    "more to a group": ("groups", having(1, 0, "tensors")),
+    "a group that others rely on is gone": ("groups", lambda groups: groups[1:]),
+    "made of a list": ("made", having([])),
+    **{
+        f"made without {key}": ("made", without(key))
+        for key in ("order", "rescale", "bits", "private", "layers", "plan")
+    },
+    "another order": ("made", having("uniform", "order")),
+    "an order of code": ("made", having("os:system", "order")),
+    "rescaled a little": ("made", having(0.5, "rescale")),
+    "bits of nothing": ("made", having({"how": "x"}, "bits")),
+    "private where there are no norms": ("made", having([{}], "private")),
+    "no variational layer": ("made", having({}, "layers")),
+    "another posterior": ("made", having(["ivon", "local"], "layers", "0")),
+    "no posterior": ("made", having(["x", "local"], "layers", "0")),
+    "no sampling": ("made", having(["gaussian", "x"], "layers", "0")),
+    "a layer that is not there": ("made", having(["gaussian", "local"], "layers", "7")),
+    "a layer without weights": ("made", having(["gaussian", "local"], "layers", "1")),
+    "a plan of nothing": ("made", having({}, "plan")),
+}
 
 
-@pytest.mark.parametrize(("part", "change"), DAMAGE.values(), ids=DAMAGE.keys())
+@pytest.mark.parametrize(("part", "change"), STRUCTURE_DAMAGE.values(), ids=STRUCTURE_DAMAGE.keys())
 def test_a_folder_that_does_not_hang_together(saved, tmp_path, part, change):
     module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
     load(saved, module)
     with pytest.raises(RunError) as caught:
         load(damaged(saved, tmp_path / "damaged", part, change), module)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("part", "change"), FIRST_DAMAGE.values(), ids=FIRST_DAMAGE.keys())
+def test_a_folder_of_the_first_format_that_does_not_hang_together(saved, tmp_path, part, change):
+    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    first = of_first_format(saved, tmp_path / "first")
+    load(first, module)
+    with pytest.raises(RunError) as caught:
+        load(damaged(first, tmp_path / "damaged", part, change), module)
+    assert "\n" not in str(caught.value)
+
+
+def of_first_format(saved, place):
+    """A copy of a folder without what the first format did not have."""
+    shutil.copytree(saved, place)
+    tensors, record = read_tensors(place / "model.safetensors")
+    del record["made"]
+    for group in record["groups"]:
+        del group["inner"]
+        group["slices"] = [{key: piece[key] for key in ("tensor", "axis")} for piece in group["slices"]]
+    write_tensors(place / "model.safetensors", tensors, record)
+    return place
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,11 @@
 """Finds residual branches on the graph: layers that can be dropped whole, leaving the stream that runs past them."""
 
-from dataclasses import dataclass
-
 from torch import fx
 
 from nestling.network.graph import shape_of
+from nestling.network.plan import Branch
 from nestling.network.trace import Trace
 from nestling.network.values import Value
-
-
-@dataclass(frozen=True)
-class Branch:
-    """What a residual ``add`` adds to the ``skip``: the nodes and tensors that nothing else needs."""
-
-    add: fx.Node
-    skip: fx.Node
-    nodes: frozenset[fx.Node]
-    tensors: tuple[str, ...]
 
 
 def find_branches(found: Trace) -> list[Branch]:

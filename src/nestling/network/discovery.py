@@ -9,13 +9,15 @@ import torch
 from torch import nn
 
 from nestling.errors import TraceError
-from nestling.network.branches import Branch, find_branches, stages
+from nestling.network.branches import find_branches, stages
 from nestling.network.check import TOGETHER, CutCheck, scratch
 from nestling.network.choice import Choice
 from nestling.network.graph import Graph, export_graph, recorded_graph, user_line
 from nestling.network.group import Group, Groups
 from nestling.network.grouping import find_groups, layer_groups
 from nestling.network.modes import in_mode
+from nestling.network.plan import Branch
+from nestling.network.planning import make_plan
 from nestling.network.rules import Rule
 from nestling.network.runner import GraphRunner, ModuleRunner, Runner
 from nestling.network.tensors import Holders
@@ -82,7 +84,8 @@ class _Search:
             return None
         layers = self._layers(found)
         groups = self.choice.apply(find_groups(found) + layer_groups(layers), self.names)
-        runner = GraphRunner(self.module, found, groups, {b.add.name: b for branches in layers for b in branches})
+        plan = make_plan(found, groups, {b.add.name: b for branches in layers for b in branches})
+        runner = GraphRunner(self.module, plan, groups, dict(self.module.state_dict(keep_vars=True)))
         result = self._checked(groups, runner, runner)
         return result if result.check.agrees_with(own.check) else None
 

@@ -1,16 +1,14 @@
 """Turns an exported graph back into a module whose sizes and mode can be set: it runs code with sizes baked into it."""
 
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, fx, nn
 
-from nestling.network.branches import Branch
-from nestling.network.labels import Ids
 from nestling.network.norms import batch_norms
-from nestling.network.trace import SizeArgument, Trace
+from nestling.network.plan import Axis, Branch, Plan, PlannedSize
 from nestling.torch_parts import OpOverload, child_store, pytree, schema_of
 
 RECALIBRATING = "recalibrating"
@@ -20,31 +18,33 @@ _MODE_ARGUMENTS = {"dropout": "train", "alpha_dropout": "train", "feature_dropou
 
 @dataclass(frozen=True)
 class BakedSize:
-    """An attribute of a graph module that stands for a size in its code: ``full`` times the share of ``ids`` kept."""
+    """An attribute of a graph module that stands for a size in its code: ``full`` times the share of an axis kept."""
 
     attribute: str
     full: int
-    ids: Ids
+    axis: Axis
+
+    def at(self, units: Mapping[str, int]) -> int:
+        """The size with so many units of each group."""
+        return self.full * self.axis.kept(units) // self.axis.size
 
 
 def graph_module(
-    module: nn.Module, found: Trace, state: Mapping[str, Tensor], dropped: Collection[Branch] = ()
+    module: nn.Module, plan: Plan, state: Mapping[str, Tensor], dropped: Collection[Branch] = ()
 ) -> tuple[fx.GraphModule, list[BakedSize], dict[str, str]]:
     """A module that runs the graph on the tensors of ``module``, in train and in eval mode, without some branches.
 
     It has every name of ``state`` but those of the dropped branches, whether the graph uses it or not. With it come the
     attributes that stand for sizes, and for each batch norm, by its path, the one that lets it be in train mode.
     """
-    builder = _Builder(module, found, state, dropped)
+    builder = _Builder(module, plan, state, dropped)
     return builder.build(), builder.sizes, builder.norms
 
 
 class _Builder:
-    def __init__(
-        self, module: nn.Module, found: Trace, state: Mapping[str, Tensor], dropped: Collection[Branch]
-    ) -> None:
+    def __init__(self, module: nn.Module, plan: Plan, state: Mapping[str, Tensor], dropped: Collection[Branch]) -> None:
         self.module = module
-        self.found = found
+        self.plan = plan
         gone = {name for branch in dropped for name in branch.tensors}
         self.state = {name: tensor for name, tensor in state.items() if name not in gone}
         self.dead = {node for branch in dropped for node in branch.nodes}
@@ -55,18 +55,18 @@ class _Builder:
         self.graph = fx.Graph()
         self.sizes: list[BakedSize] = []
         self.norms: dict[str, str] = {}
-        self.baked: dict[fx.Node, list[SizeArgument]] = {}
-        for size in found.sizes:
+        self.baked: dict[fx.Node, list[PlannedSize]] = {}
+        for size in plan.sizes:
             self.baked.setdefault(size.node, []).append(size)
 
     def build(self) -> fx.GraphModule:
-        source = self.found.graph
-        inputs = [n for n in source.nodes if n.op == "placeholder" and self._attribute(n) is None]
-        copied = dict(zip(inputs, _leaves(self.graph, source.in_spec), strict=True))
+        source = self.plan
+        inputs = [n for n in source.graph.nodes if n.op == "placeholder" and self._attribute(n) is None]
+        copied = dict(zip(inputs, _leaves(self.graph, *source.inputs), strict=True))
         self.training = self.graph.get_attr("training")
         recalibrating = self.graph.get_attr(RECALIBRATING)
         self.any_training = self.graph.call_function(operator.or_, (self.training, recalibrating))
-        for node in source.nodes:
+        for node in source.graph.nodes:
             if node in self.skips:
                 copied[node] = copied[self.skips[node]]
             elif node not in copied and node not in self.dead:
@@ -90,7 +90,7 @@ class _Builder:
             return self.graph.get_attr(name)
         if node.op == "output":
             results = [copied[result] if isinstance(result, fx.Node) else result for result in node.args[0]]  # type: ignore[union-attr]
-            output: fx.Node = self.graph.output(pytree.tree_unflatten(results, self.found.graph.out_spec))
+            output: fx.Node = self.graph.output(pytree.tree_map(results.__getitem__, self.plan.outputs))
             return output
         new = self.graph.node_copy(node, copied.__getitem__)
         for size in self.baked.get(node, ()):
@@ -101,23 +101,22 @@ class _Builder:
 
     def _attribute(self, node: fx.Node) -> tuple[str, Tensor] | None:
         """The name and tensor behind a placeholder that is not one of the caller's inputs."""
-        source = self.found.graph
-        if node in source.tensor_names:
-            name = source.tensor_names[node]
+        if node in self.plan.tensor_names:
+            name = self.plan.tensor_names[node]
             return name, _tensor_at(self.module, name)
-        if node in source.constants:
-            return f"constant_{node.name}", source.constants[node]
+        if node in self.plan.constants:
+            return f"constant_{node.name}", self.plan.constants[node]
         return None
 
-    def _open(self, node: fx.Node, size: SizeArgument) -> None:
+    def _open(self, node: fx.Node, size: PlannedSize) -> None:
         """Let a size in a call's arguments be an attribute; one that follows the input's is scaled by what is kept."""
         full = _argument(node, size.place)
         if isinstance(full, int) and full < 0:
             return
         attribute = f"size_{len(self.sizes)}"
-        fixed = full if isinstance(full, int) else len(size.ids)
+        fixed = full if isinstance(full, int) else size.axis.size
         setattr(self.root, attribute, fixed)
-        self.sizes.append(BakedSize(attribute, fixed, size.ids))
+        self.sizes.append(BakedSize(attribute, fixed, size.axis))
         with self.graph.inserting_before(node):
             value = self.graph.get_attr(attribute)
             if not isinstance(full, int):
@@ -146,7 +145,7 @@ class _Builder:
         """Whether an addition in place counts the batches that a norm has seen, for the first time or once more."""
         while node.op == "call_function" and isinstance(node.args[0], fx.Node):
             node = node.args[0]
-        return self.found.graph.tensor_names.get(node, "").endswith("num_batches_tracked")
+        return self.plan.tensor_names.get(node, "").endswith("num_batches_tracked")
 
     def _norm_mode(self, node: fx.Node, held: fx.Node) -> fx.Node:
         """Whether a batch norm, known by a tensor it holds, trains: when the module does, unless it alone does not."""
@@ -162,15 +161,14 @@ class _Builder:
             return self.graph.call_function(operator.and_, (self.any_training, own))
 
 
-def _leaves(graph: fx.Graph, spec: pytree.TreeSpec) -> list[fx.Node]:
+def _leaves(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[fx.Node]:
     """Placeholders for the arguments of a call, and for each of its leaves the node that takes it out of them."""
-    args, kwargs = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     tops = [(graph.placeholder(f"input_{i}"), value) for i, value in enumerate(args)]
     tops += [(graph.placeholder(name), value) for name, value in kwargs.items()]
     found: dict[int, fx.Node] = {}
     for node, value in tops:
         _take_apart(graph, node, value, found)
-    return [found[leaf] for leaf in range(spec.num_leaves)]
+    return [found[leaf] for leaf in range(len(found))]
 
 
 def _take_apart(graph: fx.Graph, node: fx.Node, value: Any, found: dict[int, fx.Node]) -> None:  # noqa: ANN401

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from nestling.arguments import real_tensor
-from nestling.distributions.orders import ORDERS, OrderMaker
+from nestling.distributions.orders import OrderMaker
 from nestling.distributions.weights import POSTERIORS
 from nestling.errors import ArgumentError, DtypeError
 from nestling.network.bits import Bits, bit_groups, of_posteriors, with_bit_groups
 from nestling.network.choice import Choice
 from nestling.network.discovery import discover
 from nestling.network.group import UNIT_KINDS, Groups, Kind, Slice
+from nestling.network.group_orders import order_maker, orders_of
 from nestling.network.layers import (
     Sampling,
     VariationalLayer,
@@ -83,7 +84,7 @@ def nest(
     chosen_bits = _chosen_bits(bits, wanted, rescale)
     choice = Choice(num_blocks, num_always, wanted, where, exclude, only, layers)
     args, kwargs = as_call(example)
-    maker = _order_maker(order)
+    maker = order_maker(order)
     weights = _chosen_posterior(weights, module)
     posterior = POSTERIORS.get(weights or "")
     if sampling is None:
@@ -104,8 +105,7 @@ def nest(
         groups, with_bits = _with_posteriors(groups, copy), of_posteriors(with_bits, variational)
         runner.refresh()
     groups = with_bit_groups(groups, with_bits, runner.holders.tensors())
-    device = next((tensor.device for tensor in runner.holders.tensors().values()), None)
-    orders = {group.name: maker(group.num_blocks, group.num_always).to(device) for group in groups.free}
+    orders = orders_of(groups, maker, runner.holders.tensors().values())
     example = (args, kwargs)
     nested = Nested(copy, groups, orders, runner, example=example, rescale=rescale, bits=chosen_bits, private=private)
     nested.training = module.training
@@ -218,12 +218,3 @@ def _with_posteriors(groups: Groups, module: nn.Module) -> Groups:
         )
 
     return Groups([replace(group, slices=tuple(p for s in group.slices for p in renamed(s))) for group in groups])
-
-
-def _order_maker(order: str | OrderMaker) -> OrderMaker:
-    if callable(order) and not isinstance(order, type):
-        return order
-    if not isinstance(order, str) or order not in ORDERS:
-        needed = f"one of {', '.join(ORDERS)}, or a function that is called with (num_blocks, num_always)"
-        raise ArgumentError("order", repr(order), needed, "'downhill' is learned, the others are fixed.")
-    return ORDERS[order]

@@ -17,6 +17,7 @@ from nestling.network.cut import Cut, full_cut, make_cut
 from nestling.network.group import Groups
 from nestling.network.layers import VariationalLayer, drawing, mean_name, plain_name
 from nestling.network.modes import in_mode
+from nestling.network.plan import Plan
 from nestling.network.private import PrivateNorms
 from nestling.network.runner import REMEMBERED_CUTS, Bound, Runner
 from nestling.network.slicing import Scaler, Slicer
@@ -49,7 +50,7 @@ class Nested(Moving):
         example: tuple[tuple[Any, ...], dict[str, Any]],
         rescale: bool,
         bits: Bits | None = None,
-        private: Sequence[float] = (),
+        private: Sequence[float | Mapping[str, int]] = (),
     ) -> None:
         super().__init__()
         self.module = module
@@ -116,6 +117,11 @@ class Nested(Moving):
     def calls_layers(self) -> bool:
         """Whether its layers run, as their sampling says, or a graph with one weight for all examples."""
         return self._runner.calls_layers
+
+    @property
+    def plan(self) -> Plan | None:
+        """How its graph runs, or None where the module's own code does."""
+        return self._runner.plan
 
     def sample_cut(self, generator: torch.Generator | None = None) -> Cut:
         """Draw a width for every group from its order."""

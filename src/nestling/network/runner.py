@@ -8,17 +8,15 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 from torch import Tensor, fx, nn
 
-from nestling.network.branches import Branch
 from nestling.network.cut import Cut
 from nestling.network.graph_module import RECALIBRATING, BakedSize, graph_module
 from nestling.network.group import Groups
 from nestling.network.layers import VariationalLayer, layer_type, make_plain
 from nestling.network.norms import batch_norms
+from nestling.network.plan import Plan
 from nestling.network.tensors import Holders
-from nestling.network.trace import Trace
 from nestling.network.twin import Twin, is_separable
 from nestling.torch_parts import copy_persistence
 
@@ -42,10 +40,12 @@ class Bound(Protocol):
 class Runner(ABC):
     """Runs ``module`` with smaller tensors in place of its own, and takes smaller copies out of it.
 
-    ``calls_layers`` says whether its layers run, as their sampling says, or a graph with one weight for all examples.
+    ``calls_layers`` says whether its layers run, as their sampling says, or a graph with one weight for all examples;
+    ``plan`` is that graph's.
     """
 
     calls_layers = True
+    plan: Plan | None = None
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -173,13 +173,13 @@ class GraphRunner(Runner):
     """
 
     calls_layers = False
+    plan: Plan
 
-    def __init__(self, module: nn.Module, found: Trace, groups: Groups, branches: Mapping[str, Branch]) -> None:
+    def __init__(self, module: nn.Module, plan: Plan, groups: Groups, state: Mapping[str, Tensor]) -> None:
+        """``state`` is that of the module before layers of it became variational, with the tensors themselves."""
         super().__init__(module)
-        self._found, self._groups, self._branches = found, groups, branches
+        self.plan, self._groups, self._state = plan, groups, state
         self._norms = batch_norms(module)
-        self._state = dict(module.state_dict(keep_vars=True))
-        self._alive = _Alive(found, groups)
         self._programs: dict[frozenset[str], _Program] = {}
         self._known: dict[Cut, tuple[_Program, list[tuple[str, int]]]] = {}
 
@@ -232,7 +232,7 @@ class GraphRunner(Runner):
         return copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "GraphRunner":
-        """A runner of the copied module; what is known of the graph is shared, its programs are made anew."""
+        """A runner of the copied module; the plan is shared, its programs are made anew."""
         copy = GraphRunner.__new__(GraphRunner)
         copy.__dict__.update(self.__dict__)
         for name in ("module", "holders", "_norms", "_state"):
@@ -242,26 +242,28 @@ class GraphRunner(Runner):
 
     def dropped(self, cut: Cut) -> frozenset[str]:
         """The tensors of the branches that a cut drops."""
-        return frozenset(name for branch in self._gone(cut) for name in self._branches[branch].tensors)
+        return frozenset(name for branch in self._gone(cut) for name in self.plan.branches[branch].tensors)
 
     def _gone(self, cut: Cut) -> frozenset[str]:
         widths = cut.as_dict()
-        layers = [group for group in self._groups.free if group.drops]
+        layers = [group for group in self._groups if group.drops and group.name in widths]
         return frozenset(name for group in layers for name in group.drops[group.units(widths[group.name]) :])
 
     def _program(self, cut: Cut) -> "_Program":
         """The graph without the branches that a cut drops."""
         dropped = self._gone(cut)
         if dropped not in self._programs:
-            branches = [self._branches[name] for name in dropped]
-            module, sizes, norms = graph_module(self.module, self._found, self._state, branches)
+            branches = [self.plan.branches[name] for name in dropped]
+            module, sizes, norms = graph_module(self.module, self.plan, self._state, branches)
             gone = {name for branch in branches for name in branch.tensors}
-            names = [name for name in dict.fromkeys(self._found.graph.tensor_names.values()) if name not in gone]
+            names = [name for name in dict.fromkeys(self.plan.tensor_names.values()) if name not in gone]
             self._programs[dropped] = _Program(module, Holders(module), names, sizes, norms)
         return self._programs[dropped]
 
     def _sizes(self, program: "_Program", cut: Cut) -> list[tuple[str, int]]:
-        return [(size.attribute, self._alive.size(size, cut)) for size in program.sizes]
+        widths = cut.as_dict()
+        units = {own.name: own.units(widths.get(own.name, own.num_blocks)) for own in self._groups}
+        return [(size.attribute, size.at(units)) for size in program.sizes]
 
 
 @dataclass(frozen=True)
@@ -317,30 +319,6 @@ class _InTurn:
     def is_fresh(self) -> bool:
         """Always: it has no copies of anything."""
         return True
-
-
-class _Alive:
-    """Which labels of the graph a cut keeps."""
-
-    def __init__(self, found: Trace, groups: Groups) -> None:
-        self.groups = groups
-        self.root = found.labels.components()
-        self.owner = np.full(len(self.root), -1)
-        self.unit = np.zeros(len(self.root), dtype=np.int64)
-        for number, group in enumerate(groups):
-            for piece in group.slices if group.free else ():
-                roots = self.root[found.origins[piece.tensor, piece.axis][piece.rows.numpy()]]
-                self.owner[roots] = number
-                self.unit[roots] = np.arange(group.size)[:, None]
-
-    def size(self, baked: BakedSize, cut: Cut) -> int:
-        """The size that stands for ``baked`` at a cut."""
-        widths = cut.as_dict()
-        kept_units = np.array([g.units(widths[g.name]) if g.name in widths else g.size for g in self.groups] + [1])
-        roots = self.root[baked.ids]
-        kept = (self.owner[roots] < 0) | (self.unit[roots] < kept_units[self.owner[roots]])
-        num_kept = int((kept.any(axis=1) if kept.ndim > 1 else kept).sum())
-        return baked.full * num_kept // len(baked.ids)
 
 
 def _smaller_layer(layer: VariationalLayer, path: str, smaller: Mapping[str, Tensor]) -> VariationalLayer:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from copy import deepcopy
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 from nestling import models
 from nestling.errors import NestlingError, RunError, TraceError
 from nestling.models import Source, source_of
-from nestling.network import Cut, Groups, Nested, nest
+from nestling.network import Cut, Nested
 from nestling.network.cut import make_cut
+from nestling.network.structure import restored, structure_of
 from nestling.torch_parts import pytree
 from nestling.training.files import bytes_of, digest, read_tensors, write_json, write_tensors
 
@@ -26,17 +28,17 @@ _PLACE = "$tensor"
 
 
 def save(nested: Nested, folder: str | PathLike[str], *, notes: Mapping[str, Any] | None = None) -> None:
-    """Write a nested network to a folder: how it was built and nested, its groups, its weights and statistics.
+    """Write a nested network to a folder: how it was built, all that ``nest`` decided, its weights and statistics.
 
     All of it is in ``model.safetensors``, so that no two files can disagree; ``groups.json`` is a copy of the groups
     for people and other programs. ``notes`` are kept beside the weights, such as the epoch they are from.
     """
     place = made_folder(folder)
     tensors, record = packed(nested)
-    groups = groups_to_json(nested.groups)
-    record |= {"network": describe(nested), "groups": groups, "notes": dict(notes or {})}
-    write_json(place / GROUPS_FILE, {"groups": groups})
-    write_tensors(place / WEIGHTS_FILE, tensors, record)
+    structure, more = structure_of(nested)
+    record |= {"network": describe(nested), "notes": dict(notes or {})} | structure
+    write_json(place / GROUPS_FILE, {"groups": structure["groups"]})
+    write_tensors(place / WEIGHTS_FILE, tensors | more, record)
 
 
 def load(folder: str | PathLike[str], module: nn.Module | None = None, *, trust: bool = False) -> Nested:
@@ -55,10 +57,11 @@ def loaded(
 ) -> Nested:
     """The network that was read from ``path``."""
     try:
-        nested = (
-            module if isinstance(module, Nested) else _nested_again(path, record["network"], tensors, module, trust)
-        )
-        _check_groups(path, nested.groups, record["groups"])
+        if isinstance(module, Nested):
+            nested = module
+            _check_groups(path, nested, record["groups"])
+        else:
+            nested = _restored(path, record, tensors, module, trust=trust)
         unpack(nested, tensors, record, path)
     except (RunError, TraceError):
         raise
@@ -89,26 +92,6 @@ def describe(nested: Nested) -> dict[str, Any]:
         "nest": nested.made_with,
         "example": _with_places(nested.example) if simple else None,
     }
-
-
-def groups_to_json(groups: Groups) -> list[dict[str, Any]]:
-    """The groups as JSON has them; the rows of each slice are found again by ``nest``."""
-    return [
-        {
-            "name": group.name,
-            "kind": group.kind,
-            "size": group.size,
-            "num_blocks": group.num_blocks,
-            "num_always": group.num_always,
-            "exact": group.exact,
-            "free": group.free,
-            "frozen_because": group.frozen_because,
-            "slices": [{"tensor": piece.tensor, "axis": piece.axis} for piece in group.slices],
-            "drops": list(group.drops),
-            "quantises": list(group.quantises),
-        }
-        for group in groups
-    ]
 
 
 def packed(nested: Nested) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -192,26 +175,50 @@ def weights_digest(tensors: Mapping[str, Tensor]) -> str:
     return digest([[name, hashlib.sha256(bytes_of(t)).hexdigest()] for name, t in own])
 
 
-def _nested_again(
-    path: Path, described: Mapping[str, Any], tensors: Mapping[str, Tensor], module: nn.Module | None, trust: bool
+def _restored(
+    path: Path, record: Mapping[str, Any], tensors: Mapping[str, Tensor], module: nn.Module | None, *, trust: bool
 ) -> Nested:
+    """The network as it was built and nested, with other weights."""
+    described, made = record["network"], record.get("made")
     saved, made_with, example = (described[key] for key in ("model", "nest", "example"))
     _check_numbers(path, described, sum(t.numel() for t in tensors.values()))
     if made_with is None or example is None:
         advice = "Nest the module as before and pass what you get: load(folder, nested)."
         raise RunError(path, "was nested with code or an example that no file can hold", advice)
-    if module is None:
-        if saved is None:
-            raise RunError(path, "does not say how the network is built", "Pass it: load(folder, module).")
-        source = Source(saved["name"], saved["options"])
-        if source.is_code and not trust:
-            wrong = f"is built by code of yours, {source.name}"
-            raise RunError(
-                path, wrong, "Pass trust=True (--trust) to run it, or the network itself: load(folder, module)."
-            )
-        if not source.is_code:
-            _check_size(path, source, sum(t.numel() for t in tensors.values()))
-        module = models.build(source.name, **source.options).to(_dtype_of(tensors))
+    module = _built(path, saved, tensors, trust=trust) if module is None else deepcopy(module)
+    args, kwargs = _filled(example, tensors)
+    try:
+        if made is not None:
+            nested = restored(module, record, tensors, (args, kwargs), trust=trust)
+        else:  # of the first format, or with a graph that no file can hold
+            from nestling.network import nest  # here, since it takes long to import and few folders need it
+
+            nested = nest(module, kwargs or args, **made_with | {"sort": "none"})  # the saved weights are in order
+            _check_groups(path, nested, record["groups"])
+    except RunError:
+        raise
+    except NestlingError as error:
+        raise RunError(path, f"does not fit the network ({error})", "Check the module passed.") from None
+    nested.made_with = made_with
+    return nested.to(_dtype_of(tensors))
+
+
+def _built(path: Path, saved: Any, tensors: Mapping[str, Tensor], *, trust: bool) -> nn.Module:  # noqa: ANN401
+    """The module, by the name of the library's or the user's function that built it."""
+    if saved is None:
+        raise RunError(path, "does not say how the network is built", "Pass it: load(folder, module).")
+    source = Source(saved["name"], saved["options"])
+    if source.is_code and not trust:
+        wrong = f"is built by code of yours, {source.name}"
+        advice = "Pass trust=True (--trust) to run it, or the network itself: load(folder, module)."
+        raise RunError(path, wrong, advice)
+    if not source.is_code:
+        _check_size(path, source, sum(t.numel() for t in tensors.values()))
+    return models.build(source.name, **source.options).to(_dtype_of(tensors))
+
+
+def _filled(example: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The example, with the tensors in their places."""
 
     def is_place(leaf: Any) -> bool:  # noqa: ANN401
         return isinstance(leaf, dict) and leaf.keys() == {_PLACE}
@@ -220,12 +227,7 @@ def _nested_again(
         return tensors[f"example.{leaf[_PLACE]}"] if is_place(leaf) else leaf
 
     args, kwargs = pytree.tree_map(filled, (tuple(example["args"]), example["kwargs"]), is_leaf=is_place)
-    try:
-        nested = nest(module, kwargs or args, **made_with | {"sort": "none"})  # the saved weights are in order
-    except NestlingError as error:
-        raise RunError(path, f"does not fit the network ({error})", "Check the module passed.") from None
-    nested.made_with = made_with
-    return nested.to(_dtype_of(tensors))
+    return args, kwargs
 
 
 def _dtype_of(tensors: Mapping[str, Tensor]) -> torch.dtype | None:
@@ -257,10 +259,14 @@ def _check_size(path: Path, source: Source, most: int) -> None:
         raise RunError(path, f"describes a network of {size} numbers and holds {most}", "Train again.")
 
 
-def _check_groups(path: Path, groups: Groups, saved: Any) -> None:  # noqa: ANN401
+def _check_groups(path: Path, nested: Nested, saved: Any) -> None:  # noqa: ANN401
     """Refuse a network whose groups are others; the words that say why one is frozen may change with the code."""
-    words = ("frozen_because",)
-    own = [{key: value for key, value in group.items() if key not in words} for group in groups_to_json(groups)]
-    if own != [{key: value for key, value in group.items() if key not in words} for group in saved]:
+    if _compared(structure_of(nested)[0]["groups"]) != _compared(saved):
         advice = "Pass the module that was trained; one of another version of its code has other groups."
         raise RunError(path, "has other groups than the network", advice)
+
+
+def _compared(groups: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+    """What the first format has of each group, but for the words."""
+    kept = [{key: own for key, own in group.items() if key not in ("frozen_because", "inner")} for group in groups]
+    return [own | {"slices": [(piece["tensor"], piece["axis"]) for piece in own["slices"]]} for own in kept]

@@ -2,6 +2,8 @@
 
 from nestling.distributions.weights import Sampling
 from nestling.network.layers.convert import (
+    convert_layers,
+    converted_layers,
     default_posterior,
     make_plain,
     make_variational,
@@ -40,6 +42,8 @@ __all__ = [
     "VariationalLinear",
     "carrying_moments",
     "check_sampling",
+    "convert_layers",
+    "converted_layers",
     "default_posterior",
     "drawing",
     "exact_type",

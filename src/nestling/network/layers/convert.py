@@ -1,10 +1,11 @@
 """Swaps the layers of a module between plain and variational, keeping weights, options, ties and devices."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
-from nestling.distributions.weights import MultiplicativeGaussian, PosteriorName, Sampling, WeightPosterior
+from nestling.distributions.weights import POSTERIORS, MultiplicativeGaussian, PosteriorName, Sampling, WeightPosterior
 from nestling.network.layers.layer import VariationalLayer
 from nestling.network.layers.types import exact_type
 from nestling.torch_parts import allow_fast_path, child_store, hand_over_hooks, tensor_stores
@@ -29,21 +30,38 @@ def make_variational(
     """
     shared = shared_weights(module)
     excluded = {part for path, part in module.named_modules(remove_duplicate=False) if _weight_within(path, exclude)}
-    replaced = []
 
-    def variational(path: str, layer: nn.Module) -> nn.Module | None:
+    def can_be(layer: nn.Module) -> bool:
+        if exact_type(layer).variational is None or layer in excluded or not _is_ordinary(layer):
+            return False
+        return isinstance(layer.weight, nn.Parameter) and id(layer.weight) not in shared
+
+    paths = [path for path, layer in module.named_modules() if path and can_be(layer)]
+    convert_layers(module, dict.fromkeys(paths, (posterior, sampling)))
+    return paths
+
+
+def convert_layers(module: nn.Module, layers: Mapping[str, tuple[type[WeightPosterior], Sampling]]) -> None:
+    """Replace layers in place, by path, each with its posterior and sampling; one that is variational already stays."""
+
+    def variational(path: str, layer: Any) -> nn.Module | None:  # noqa: ANN401
         make = exact_type(layer).variational
-        if make is None or layer in excluded or not _is_ordinary(layer):
+        if path not in layers or isinstance(layer, VariationalLayer) or make is None:
             return None
-        weight = layer.weight
-        if not isinstance(weight, nn.Parameter) or id(weight) in shared:
-            return None
-        replaced.append(path)
-        return make(layer, posterior.from_weight(weight), sampling).train(layer.training)
+        posterior, sampling = layers[path]
+        return make(layer, posterior.from_weight(layer.weight), sampling).train(layer.training)
 
     _swap(module, variational)
     _fit_fast_paths(module)
-    return replaced
+
+
+def converted_layers(module: nn.Module) -> dict[str, tuple[str, Sampling]]:
+    """The variational layers of a module, by path: the name of the posterior, and how it is drawn."""
+    names = {own: name for name, own in POSTERIORS.items()}
+    layers = {path: part for path, part in module.named_modules() if isinstance(part, VariationalLayer)}
+    return {
+        path: (names[type(own.posterior)], own.sampling) for path, own in layers.items() if type(own.posterior) in names
+    }
 
 
 def make_plain(module: nn.Module) -> nn.Module:
