@@ -2,9 +2,11 @@
 
 NESTLING_DATA=folder python experiments/bn3/widths.py run alone nested_plain nested --seeds 0 1 2 --out widths.jsonl
 python experiments/bn3/widths.py table widths.jsonl
+NESTLING_DATA=folder python experiments/bn3/widths.py cost nested_plain nested --out cost.jsonl
 
 Each row is one training run; rows that the file has already are not made again. CPU seconds are those of training, with
-its validation, on one thread.
+its validation, on one thread. They are comparable only between runs of one machine; ``cost`` trains each method for an
+epoch in turn, and says what an epoch costs beside one of the four networks trained alone.
 """
 
 import argparse
@@ -52,9 +54,9 @@ PLAIN: dict[str, Any] = {"weights": None}
 METHODS = {
     "alone": Method(PLAIN | {"order": "full"}, {"cuts": (1.0,)}),
     "alone_bayesian": Method({"weights": "ivon", "order": "full"}, {"cuts": (1.0,)}),
-    "nested_plain": Method(PLAIN, epochs=1.1),
-    "nested_plain_uniform": Method(PLAIN | {"order": "uniform"}, epochs=1.2),
-    "nested": Method({"weights": "ivon"}, epochs=1.2),
+    "nested_plain": Method(PLAIN, epochs=1.35),
+    "nested_plain_uniform": Method(PLAIN | {"order": "uniform"}, epochs=1.35),
+    "nested": Method({"weights": "ivon"}, epochs=1.35),
     "nested_log_uniform": Method({"weights": "gaussian"}, {"kappa": 0.001}, epochs=1.2),
     "fn3": Method(
         PLAIN | {"order": "uniform"}, DRAWN | {"coupled": 0.0, "sandwich": 0.0, "explore": 0.0, "draws": 1}, epochs=2.4
@@ -138,6 +140,31 @@ def runs(asked: argparse.Namespace) -> Iterator[tuple[str, int, float | None]]:
                 yield name, seed, width
 
 
+def cost(network: str, methods: Sequence[str], rounds: int, precision: str) -> dict[str, Any]:
+    """CPU seconds of an epoch of each method, and of each network trained alone, which take turns; medians."""
+    data = nl.data.load("cifar10", seed=0)
+    runs = {f"alone {width}": ("alone", width) for width in WIDTHS} | {name: (name, None) for name in methods}
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for label, (name, width) in runs.items():
+            method = METHODS[name]
+            module = module_of(network, 0) if width is None else alone_at(network, 0, width)
+            nested = nested_of(module, **method.nesting)
+            began = time.process_time()
+            nl.train(
+                nested,
+                data,
+                nl.Recipe(**{"cuts": WIDTHS, "precision": precision, "epochs": 1} | method.changes),
+                quiet=True,
+            )
+            found[label].append(time.process_time() - began)
+    seconds = {name: statistics.median(own) for name, own in found.items()}
+    alone = sum(seconds[f"alone {width}"] for width in WIDTHS)
+    ratios = {name: round(seconds[name] / alone, 3) for name in methods}
+    rounded = {name: round(own, 2) for name, own in seconds.items()}
+    return {"network": network, "precision": precision, "rounds": rounds, "seconds": rounded, "of four alone": ratios}
+
+
 def done(path: Path) -> set[tuple[Any, ...]]:
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return {tuple(row[key] for key in ("network", "method", "seed", "budget", "width")) for row in rows}
@@ -207,26 +234,34 @@ def _below(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, dest="command")
-    running = commands.add_parser("run")
-    running.add_argument("methods", nargs="+", choices=tuple(METHODS))
-    running.add_argument("--network", choices=tuple(NETWORKS), default="vgg11")
+    running, costing = commands.add_parser("run"), commands.add_parser("cost")
+    for each in (running, costing):
+        each.add_argument("methods", nargs="+", choices=tuple(METHODS))
+        each.add_argument("--network", choices=tuple(NETWORKS), default="vgg11")
+        each.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+        each.add_argument("--out", type=Path, required=True)
     running.add_argument("--seeds", type=int, nargs="+", default=[0])
     running.add_argument("--epochs", type=int, default=12, help="epochs of a network trained alone")
-    running.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
-    running.add_argument("--out", type=Path, required=True)
+    costing.add_argument("--rounds", type=int, default=2)
     commands.add_parser("table").add_argument("path", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if asked.command == "table":
         table(asked.path)
         return
+    if asked.command == "cost":
+        write(asked.out, cost(asked.network, asked.methods, asked.rounds, asked.precision))
+        return
     for name, seed, width in runs(asked):
         if (asked.network, name, seed, asked.epochs, width) in done(asked.out):
             continue
-        row = run(asked.network, name, seed, asked.epochs, width, asked.precision)
-        with asked.out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(json.dumps(row), flush=True)
+        write(asked.out, run(asked.network, name, seed, asked.epochs, width, asked.precision))
+
+
+def write(path: Path, row: dict[str, Any]) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch._guards import detect_fake_mode
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.jit._trace import is_tracing
 from torch.nn import functional as F
@@ -26,6 +26,7 @@ __all__ = [
     "ConvTransposeNd",
     "NormBase",  # the same with instance norms
     "OpOverload",  # what a node of an exported graph calls; nothing public names its type
+    "OpOverloadPacket",  # the overloads of one operation, found by name
     "pytree",  # nested containers as torch.export sees them; optree, once torch.export takes its specs
 ]
 

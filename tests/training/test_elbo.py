@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 import nestling as nl
 from nestling.distributions import BernoulliChain, kl
 from nestling.errors import ArgumentError
-from nestling.training import Recipe
+from nestling.training import Recipe, objectives
 from nestling.training import elbo as step_loss
 from nestling.training import elbo_terms as step_terms
 from nestling.training.terms import WEIGHT_KLS, order_divergence
@@ -135,8 +135,9 @@ def test_expectation_and_mean_gradient_over_all_pairs_of_draws_are_exact(weights
 
 
 @pytest.mark.parametrize(("draws", "order_weight"), [(1, 0.05), (2, 0.05), (1, None)])
-def test_every_width_is_exact_in_expectation_over_all_draws(draws, order_weight):
+def test_every_width_is_exact_in_expectation_over_all_draws(draws, order_weight, monkeypatch):
     """Widths below two blocks are raised to two. The orders minimise the NLL that they lead to, whoever teaches."""
+    monkeypatch.setattr(objectives, "SMALLEST_BATCH", N + 1)
     nested, kappa, distil, least = network().eval(), 0.7, 0.3, 2
     hand, cuts = ByHand(nested), list(itertools.product(WIDTHS, WIDTHS))
     p, q = hand.probs()

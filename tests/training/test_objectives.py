@@ -27,7 +27,7 @@ import nestling as nl
 from nestling.distributions import log_uniform_kl
 from nestling.distributions.gates import GaussianGate
 from nestling.errors import ArgumentError
-from nestling.training import Recipe, elbo_terms, train
+from nestling.training import Recipe, elbo_terms, objectives, train
 from nestling.training.loop import Loop
 from nestling.training.objectives import soft_cross_entropy
 from nestling.training.terms import order_divergence
@@ -40,6 +40,12 @@ UNITS = ({1: 2, 2: 4, 3: 6}, {1: 2, 2: 4, 3: 5})
 OTHERS = ("us_net", "slimmable")
 WHOLE = ("every_width", *OTHERS)
 ALL = ("elbo", *WHOLE)
+
+
+@pytest.fixture
+def whole_batches(monkeypatch):
+    """Narrower widths run whole batches, as networks cut by hand do."""
+    monkeypatch.setattr(objectives, "SMALLEST_BATCH", N)
 
 
 def terms_of(nested, batch, seed=0, kappa=0.0, likelihood="categorical", teacher=None, **changes):
@@ -150,6 +156,7 @@ def check_gradient(nested, terms, loss_of):
 @pytest.mark.parametrize("has_teacher", [False, True], ids=["alone", "with a teacher"])
 @pytest.mark.parametrize("distil", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("order", ["uniform", "downhill"])
+@pytest.mark.usefixtures("whole_batches")
 def test_every_width_learns_the_labels_and_from_its_teacher(order, distil, has_teacher):
     nested = nested_norms(weights=None, order=order).double().train()
     for own in itertools.chain.from_iterable(each.parameters() for each in nested.orders.values()):
@@ -184,6 +191,7 @@ def test_the_other_objectives_learn_from_a_teacher_too(objective):
 
 
 @pytest.mark.parametrize(("has_teacher", "share"), [(False, 0.5), (True, 0.9)], ids=["alone", "with a teacher"])
+@pytest.mark.usefixtures("whole_batches")
 def test_how_much_is_distilled_by_default(has_teacher, share):
     nested = nested_norms(weights=None).double().train()
     teacher = norms_module(seed=7).double().eval() if has_teacher else None
@@ -191,6 +199,7 @@ def test_how_much_is_distilled_by_default(has_teacher, share):
     check_gradient(nested, terms_of(nested, (X, Y), teacher=teacher), mixed_loss(share, given))
 
 
+@pytest.mark.usefixtures("whole_batches")
 def test_a_teacher_is_softened_as_the_recipe_says():
     nested, teacher = nested_norms(weights=None).double().train(), norms_module(seed=7).double().eval()
     terms = terms_of(nested, (X, Y), teacher=teacher, soften=3.5)
@@ -260,6 +269,43 @@ def test_the_narrowest_cut_is_always_run_where_another_network_teaches():
     assert stats.binomtest(others[2, 2], len(widths), 0.5).pvalue > 1e-4
 
 
+def test_each_half_of_a_batch_runs_at_a_narrower_width():
+    """Every second example at a cut of the recipe, the others at a drawn one; which ones differs from step to step."""
+    nested, found = nested_norms(weights=None, order="uniform").double().train(), Counter()
+    full = hand_cut(nested, (3, 3))[0].train()(X)
+    halves = (slice(0, None, 2), slice(1, None, 2))
+    for seed in range(40):
+        terms = terms_of(nested, (X, Y), seed, distil=0.3, cuts=(1 / 3, 2 / 3, 1.0), coupled=0.0)
+        whole, anchor, drawn = (tuple(cut.as_dict().values()) for cut in terms.cuts)
+        assert whole == (3, 3)
+        assert anchor in ((1, 1), (2, 2))
+        if anchor == drawn:  # then the halves can't be told apart
+            continue
+
+        def narrow(widths, half):
+            output = hand_cut(nested, widths)[0].train()(X[half])
+            taught = functional.cross_entropy(output, full[half].softmax(1))
+            return 0.7 * functional.cross_entropy(output, Y[half]) + 0.3 * taught
+
+        sums = [
+            functional.cross_entropy(full, Y) + narrow(anchor, a) + narrow(drawn, b) for a, b in (halves, halves[::-1])
+        ]
+        near = [math.isclose(float(terms.loss.detach()), float(own.detach()) / 3, rel_tol=1e-9) for own in sums]
+        assert near.count(True) == 1
+        found[near.index(True)] += 1
+    assert found.total() > 20
+    assert stats.binomtest(found[0], found.total(), 0.5).pvalue > 1e-3
+
+
+def test_three_examples_are_not_divided():
+    nested = nested_norms(weights=None, order="uniform").double().train()
+    terms = terms_of(nested, (X[:3], Y[:3]), distil=0.0, cuts=(1 / 3, 1.0))
+    losses = [
+        functional.cross_entropy(hand_cut(nested, c.as_dict().values())[0].train()(X[:3]), Y[:3]) for c in terms.cuts
+    ]
+    torch.testing.assert_close(terms.loss, sum(losses) / len(losses))
+
+
 def drawn_by(nested, number=40, **changes):
     terms = [terms_of(nested, (X, Y), seed, **changes) for seed in range(number)]
     return {tuple(cut.as_dict().values()) for own in terms for cut in own.cuts[2:]}
@@ -317,6 +363,7 @@ LIKELIHOODS = {
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.usefixtures("whole_batches")
 def test_numbers_and_masks_are_learned_from_the_targets_alone(likelihood):
     """Whatever the share to distil: only the probabilities of classes can be learned from."""
     torch.manual_seed(0)
@@ -459,6 +506,7 @@ def test_a_network_without_groups(objective):
 
 
 @pytest.mark.parametrize(("objective", "share"), [("us_net", 1.0), ("every_width", 0.5)])
+@pytest.mark.usefixtures("whole_batches")
 def test_positions_are_distilled_too(objective, share):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 3, 1))

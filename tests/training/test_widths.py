@@ -147,7 +147,7 @@ def cut_of(nested, widths):
 
 
 def between(nested, least, explore, coupled):
-    """P(cut) of ``draw_between``: one fraction, low + (1 - low) u^2 with u uniform, or a width for each, no less."""
+    """P(cut) of ``draw_between``: one fraction, uniform from the lowest on, or a width for each, no less."""
     sizes, chances = [group.num_blocks for group in nested.groups.free], Counter()
     low = min(width / size for width, size in zip(least, sizes, strict=True))
     steps = {(width + 0.5) / size for size in sizes for width in range(size)}
@@ -155,7 +155,7 @@ def between(nested, least, explore, coupled):
     for left, right in itertools.pairwise(edges):
         middle = (left + right) / 2
         pair = tuple(max(w, int(middle * size + 0.5)) for w, size in zip(least, sizes, strict=True))
-        chances[pair] += coupled * (math.sqrt((right - low) / (1 - low)) - math.sqrt((left - low) / (1 - low)))
+        chances[pair] += coupled * (right - left) / (1 - low)
     apart = 1 - coupled
     for widths in itertools.product(*(range(w, size + 1) for w, size in zip(least, sizes, strict=True))):
         chances[widths] += apart * explore / math.prod(n + 1 - w for w, n in zip(least, sizes, strict=True))
@@ -178,10 +178,10 @@ def test_cuts_between_two_are_as_frequent_as_they_should_be(nested, least, explo
     check_frequencies(draws, between(nested, least, explore, coupled))
 
 
-def test_half_of_the_fractions_between_two_lie_in_the_lower_quarter(nested):
+def test_fractions_between_two_are_uniform(nested):
     """From 2 of 4 blocks and 2 of 3: (2, 2) below 5/8, (3, 2) below 5/6, (3, 3) below 7/8, (4, 3) above."""
     chances = between(nested, (2, 2), 0.0, 1.0)
-    parts = [0.5, math.sqrt(2 / 3), math.sqrt(3 / 4), 1.0]
+    parts = [1 / 4, 2 / 3, 3 / 4, 1.0]
     shares = [parts[0], *(b - a for a, b in itertools.pairwise(parts))]
     assert chances == pytest.approx(dict(zip([(2, 2), (3, 2), (3, 3), (4, 3)], shares, strict=True)))
 

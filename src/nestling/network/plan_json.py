@@ -15,6 +15,7 @@ from nestling.network.group import Groups
 from nestling.network.labels import Ids
 from nestling.network.plan import Axis, Branch, Plan, PlannedSize
 from nestling.network.ranges import MOST_NUMBERS, whole
+from nestling.torch_parts import OpOverload, OpOverloadPacket, schema_of
 
 OWN_NAMESPACES = ("aten", "prims")
 """Namespaces of torch's own operations; those of another library run only where a file is trusted."""
@@ -136,7 +137,7 @@ def _node_from_json(graph: fx.Graph, entry: Mapping[str, Any], nodes: Sequence[f
 
 
 def _target_to_json(target: Any) -> str:  # noqa: ANN401
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return str(target)
     if target not in _NAMES:
         raise UnwritableError(f"a call of {target}")
@@ -154,24 +155,24 @@ def _target_from_json(name: str, *, trust: bool) -> Callable[..., Any]:
     if namespace not in OWN_NAMESPACES and not trust:
         raise ArgumentError("call", name[:80], "an operation of torch's own", "Pass trust=True if you know the file.")
     packet = getattr(getattr(torch.ops, namespace, None), operation, None)
-    found = getattr(packet, overload, None) if isinstance(packet, torch._ops.OpOverloadPacket) else None
-    if not isinstance(found, torch._ops.OpOverload) or _names_a_file(found):
+    found = getattr(packet, overload, None) if isinstance(packet, OpOverloadPacket) else None
+    if not isinstance(found, OpOverload) or _names_a_file(found):
         raise _unlikely("call", name[:80])
     return found
 
 
-def _names_a_file(operation: torch._ops.OpOverload) -> bool:
+def _names_a_file(operation: OpOverload) -> bool:
     """Whether it reads or writes a file, as ``aten.from_file`` does."""
-    return any(argument.name == "filename" for argument in operation._schema.arguments)
+    return any(argument.name == "filename" for argument in schema_of(operation).arguments)
 
 
 def _check_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Refuse arguments that the operation does not have: their names stand in the code that runs the graph."""
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         if kwargs or any(isinstance(value, str | list | dict) for value in args):
             raise _unlikely("call", f"{_NAMES[target]} of something else than sizes")
         return
-    known = [argument.name for argument in target._schema.arguments]
+    known = [argument.name for argument in schema_of(target).arguments]
     if len(args) > len(known) or not kwargs.keys() <= set(known[len(args) :]):
         raise _unlikely("call", f"{target} with arguments that it does not have")
 
@@ -256,9 +257,9 @@ def _axis_from_json(entry: Mapping[str, Any], groups: Groups, read: Read) -> Axi
 def _size_from_json(nodes: Sequence[fx.Node], axes: Sequence[Axis], node: Any, place: Any, axis: Any) -> PlannedSize:  # noqa: ANN401
     found = nodes[whole(node, 0, len(nodes) - 1)]
     name, *index = place
-    if not isinstance(found.target, torch._ops.OpOverload) or len(index) > 1:
+    if not isinstance(found.target, OpOverload) or len(index) > 1:
         raise _unlikely("size", f"one in the arguments of {found.name}")
-    if name not in [argument.name for argument in found.target._schema.arguments]:
+    if name not in [argument.name for argument in schema_of(found.target).arguments]:
         raise _unlikely("size", f"one in an argument that {found.name} does not have")
     return PlannedSize(found, (name, *(whole(own) for own in index)), axes[whole(axis, 0, len(axes) - 1)])
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 import numpy as np
-from torch.utils import _pytree as pytree
 
 from nestling.network.group import Groups
 from nestling.network.labels import Ids
 from nestling.network.plan import Axis, Branch, Plan, PlannedSize
 from nestling.network.trace import Trace
+from nestling.torch_parts import pytree
 
 
 def make_plan(found: Trace, groups: Groups, branches: Mapping[str, Branch]) -> Plan:

@@ -1,4 +1,4 @@
-"""Objectives that run the whole batch at several widths: every width, US-Net's and that of slimmable networks."""
+"""Objectives that run a batch at several widths in one step: every width, US-Net's and that of slimmable networks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from nestling.distributions import with_baseline
 from nestling.errors import ArgumentError
@@ -25,17 +26,26 @@ from nestling.training.terms import (
 )
 from nestling.training.widths import anchor_cuts, draw_between, draw_fraction, learned_orders
 
+SMALLEST_BATCH = 4
+"""Examples from which on narrower widths run half of a batch: a batch norm needs two."""
+
 
 @dataclass(frozen=True)
 class Pass:
-    """One run of the whole batch: its cut, how much of its loss a teacher gives, and the log-probability of the cut.
+    """A cut that a step runs, how much of its loss a teacher gives, its log-probability, and which examples it runs.
 
-    The log-probability is None where no order drew the cut.
+    The log-probability is None where no order drew the cut. ``half`` is 0 or 1 for every second example from the first
+    or the second on, None for the whole batch.
     """
 
     cut: Cut
     distil: float = 0.0
     log_prob: Tensor | None = None
+    half: int | None = None
+
+    def examples(self, number: int) -> slice:
+        """Which examples of a batch of a size it runs."""
+        return slice(None) if self.half is None or number < SMALLEST_BATCH else slice(self.half, None, 2)
 
 
 def whole_batch_terms(
@@ -56,18 +66,19 @@ def whole_batch_terms(
     US-Net and slimmable networks add the gradients of all widths up. Their mean has the same direction, and keeps the
     loss in nats per example, so that ``lr`` and ``clip`` mean what they do for the bound.
     """
-    args, kwargs = as_call(inputs)
-    taught = None if teacher is None else _taught(teacher, args, kwargs)
+    taught = None if teacher is None else _taught(teacher, inputs)
     losses, nlls, weight_terms = [], [], []
     passes = _PLANS[recipe.objective](nested, recipe, generator, has_teacher=teacher is not None)
     for each in passes:
+        rows = each.examples(len(targets))
+        args, kwargs = as_call(pytree.tree_map_only(Tensor, lambda own, rows=rows: own[rows], inputs))
         with nested.shared_at(each.cut):
             output = nested(*args, **kwargs)
-            nll = nll_of(likelihood, output, targets)
+            nll = nll_of(likelihood, output, targets[rows])
             weight_terms.append(weight_divergence(nested, each.cut, WEIGHT_KLS[recipe.weight_kl]).to(nll))
         taught = output.detach() if taught is None else taught
         distil = each.distil if isinstance(likelihood, Categorical) else 0.0
-        learned = soft_cross_entropy(output, taught, float(recipe.soften)) if distil else 0.0
+        learned = soft_cross_entropy(output, taught[rows], float(recipe.soften)) if distil else 0.0
         losses.append((1 - distil) * nll + distil * learned)
         nlls.append(nll)
     weight_term = torch.stack(weight_terms).mean() + gate_divergence(nested, nlls[0])
@@ -104,23 +115,30 @@ def soft_cross_entropy(output: Tensor, teacher: Tensor, soften: float = 1.0) -> 
 
 
 def _every_width(nested: Nested, recipe: Recipe, generator: torch.Generator | None, *, has_teacher: bool) -> list[Pass]:
-    """Two of the recipe's cuts, and ``draws`` cuts between the narrowest and the full width.
+    """The whole batch at the full width, which learns the labels and teaches, and each half of it at a narrower one.
 
-    The first is the full width, which learns the labels and teaches the others; where another network teaches, it is
-    the narrowest, which has the most to learn. The second is any of the rest, each as often.
+    Every second example runs at one of the recipe's cuts, the others at ``draws`` cuts that are drawn between the
+    narrowest of these and the full width. Where another network teaches, the whole batch runs at the narrowest cut, at
+    any other of the recipe's and at ``draws`` drawn ones.
     """
     distil, full = float(recipe.distil), full_cut(nested.groups)
     narrower = [cut for cut in anchor_cuts(nested.groups, recipe.cuts) if cut != full]
     if not narrower:
         return [Pass(full, distil if has_teacher else 0.0)]
-    first, *others = [*narrower, full] if has_teacher else [full, *narrower]
-    second = others[int(torch.randint(len(others), (), generator=generator))]
+    first, others = (narrower[0], [*narrower[1:], full]) if has_teacher else (full, narrower)
+    second = others[_below(len(others), generator)]
+    half, rest = (None, None) if has_teacher else ((own := _below(2, generator)), 1 - own)
     drawn = [
         draw_between(nested, narrower[0], explore=recipe.explore, coupled=recipe.coupled, generator=generator)
         for _ in range(recipe.draws)
     ]
-    passes = [Pass(first, distil if has_teacher else 0.0), Pass(second, distil)]
-    return passes + [Pass(cut, distil, chance) for cut, chance in drawn]
+    passes = [Pass(first, distil if has_teacher else 0.0), Pass(second, distil, half=half)]
+    return passes + [Pass(cut, distil, chance, rest) for cut, chance in drawn]
+
+
+def _below(number: int, generator: torch.Generator | None) -> int:
+    """A whole number below another, each as likely."""
+    return int(torch.randint(number, (), generator=generator))
 
 
 def _us_net(nested: Nested, recipe: Recipe, generator: torch.Generator | None, *, has_teacher: bool) -> list[Pass]:
@@ -170,8 +188,9 @@ def _order_loss(
 
 
 @torch.no_grad()
-def _taught(teacher: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def _taught(teacher: nn.Module, inputs: Any) -> Tensor:  # noqa: ANN401
     """What a teacher says of a batch, in eval mode."""
+    args, kwargs = as_call(inputs)
     with in_mode(teacher, training=False):
         output: Tensor = teacher(*args, **kwargs)
     return output

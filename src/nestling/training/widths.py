@@ -63,11 +63,6 @@ def draw_fraction(nested: Nested, generator: torch.Generator | None = None) -> C
     return make_cut(nested.groups, 1 - (1 - lowest) * float(torch.rand((), generator=generator)))
 
 
-NARROW_LEAN = 2.0
-"""Fractions drawn between two widths are uniform numbers to this power, so that half of them lie in the lower quarter:
-narrow widths learn more slowly and cost less."""
-
-
 def draw_between(
     nested: Nested,
     lowest: Cut,
@@ -78,15 +73,15 @@ def draw_between(
 ) -> "Draw":
     """Draw a cut between ``lowest`` and the full width.
 
-    In the share ``coupled`` of draws all groups are at one fraction, of which narrow ones are more likely; in the
-    others each group has a width of its own: uniform in the share ``explore`` if there is a learned order, else from
-    the orders, and never below ``lowest``. Only the latter have a log-probability.
+    In the share ``coupled`` of draws all groups are at one fraction, any as likely. In the others each group has a
+    width of its own, never below ``lowest``: uniform in the share ``explore`` if there is a learned order, else from
+    the orders. Only the latter have a log-probability.
     """
     groups, least = nested.groups.free, lowest.as_dict()
     together, uniform, place = torch.rand(3, generator=generator).tolist()
     if together < coupled:
         low = min(_fraction(group, least[group.name]) for group in groups)
-        widths = make_cut(nested.groups, low + (1 - low) * place**NARROW_LEAN).as_dict()
+        widths = make_cut(nested.groups, low + (1 - low) * place).as_dict()
         log_prob = None
     elif learned_orders(nested) and uniform < explore:
         widths = {group.name: _uniform_width(group, generator, least[group.name]) for group in groups}
