@@ -1,6 +1,8 @@
 # Needs Python 3.11 or newer and make; everything else is installed into .venv.
 PYTHON ?= python3
 VENV := .venv
+# The version that figures are of. Named in each command, so that pip never takes a newer build, of several gigabytes.
+TORCH := torch==2.13.0
 BIN := $(VENV)/bin
 
 .PHONY: demo test lint types pytest soak bench clean
@@ -34,7 +36,8 @@ bench: $(VENV)/installed
 # Installed again whenever pyproject.toml changes.
 $(VENV)/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]" "$(TORCH)"
 	touch $@
 
 clean:
