@@ -48,6 +48,10 @@ class Method:
     changes: dict[str, Any] = field(default_factory=dict)
     epochs: float = 1.0
 
+    def recipe(self, **options: Any) -> nl.Recipe:  # noqa: ANN401
+        """Its recipe, for the four widths unless it has others."""
+        return nl.Recipe().but(**{"cuts": WIDTHS} | options | self.changes)
+
 
 DRAWN = {"objective": "elbo", "explore": 0.5, "coupled": 0.5, "sandwich": 0.2, "draws": 2}
 PLAIN: dict[str, Any] = {"weights": None}
@@ -93,8 +97,7 @@ def run(network: str, name: str, seed: int, epochs: int, width: float | None, pr
     method, data = METHODS[name], nl.data.load("cifar10", seed=seed)
     module = module_of(network, seed) if width is None else alone_at(network, seed, width)
     nested = nested_of(module, **method.nesting)
-    changes = {"cuts": WIDTHS, "precision": precision, "epochs": max(1, round(epochs * method.epochs))} | method.changes
-    recipe = nl.Recipe(seed=seed).but(**changes)
+    recipe = method.recipe(seed=seed, precision=precision, epochs=max(1, round(epochs * method.epochs)))
     began = time.process_time()
     nl.train(nested, data, recipe, quiet=True)
     seconds = time.process_time() - began
@@ -151,12 +154,7 @@ def cost(network: str, methods: Sequence[str], rounds: int, precision: str) -> d
             module = module_of(network, 0) if width is None else alone_at(network, 0, width)
             nested = nested_of(module, **method.nesting)
             began = time.process_time()
-            nl.train(
-                nested,
-                data,
-                nl.Recipe(**{"cuts": WIDTHS, "precision": precision, "epochs": 1} | method.changes),
-                quiet=True,
-            )
+            nl.train(nested, data, method.recipe(epochs=1, precision=precision), quiet=True)
             found[label].append(time.process_time() - began)
     seconds = {name: statistics.median(own) for name, own in found.items()}
     alone = sum(seconds[f"alone {width}"] for width in WIDTHS)

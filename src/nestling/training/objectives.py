@@ -43,9 +43,12 @@ class Pass:
     log_prob: Tensor | None = None
     half: int | None = None
 
-    def examples(self, number: int) -> slice:
-        """Which examples of a batch of a size it runs."""
-        return slice(None) if self.half is None or number < SMALLEST_BATCH else slice(self.half, None, 2)
+    def part_of(self, batch: Any) -> Any:  # noqa: ANN401
+        """The examples that it runs, of tensors with a row for each."""
+        return pytree.tree_map_only(Tensor, self._rows, batch)
+
+    def _rows(self, tensor: Tensor) -> Tensor:
+        return tensor if self.half is None or len(tensor) < SMALLEST_BATCH else tensor[self.half :: 2]
 
 
 def whole_batch_terms(
@@ -70,15 +73,14 @@ def whole_batch_terms(
     losses, nlls, weight_terms = [], [], []
     passes = _PLANS[recipe.objective](nested, recipe, generator, has_teacher=teacher is not None)
     for each in passes:
-        rows = each.examples(len(targets))
-        args, kwargs = as_call(pytree.tree_map_only(Tensor, lambda own, rows=rows: own[rows], inputs))
+        args, kwargs = as_call(each.part_of(inputs))
         with nested.shared_at(each.cut):
             output = nested(*args, **kwargs)
-            nll = nll_of(likelihood, output, targets[rows])
+            nll = nll_of(likelihood, output, each.part_of(targets))
             weight_terms.append(weight_divergence(nested, each.cut, WEIGHT_KLS[recipe.weight_kl]).to(nll))
         taught = output.detach() if taught is None else taught
         distil = each.distil if isinstance(likelihood, Categorical) else 0.0
-        learned = soft_cross_entropy(output, taught[rows], float(recipe.soften)) if distil else 0.0
+        learned = soft_cross_entropy(output, each.part_of(taught), float(recipe.soften)) if distil else 0.0
         losses.append((1 - distil) * nll + distil * learned)
         nlls.append(nll)
     weight_term = torch.stack(weight_terms).mean() + gate_divergence(nested, nlls[0])
