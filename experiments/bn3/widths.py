@@ -165,7 +165,7 @@ def cost(network: str, methods: Sequence[str], rounds: int, precision: str) -> d
 
 def done(path: Path) -> set[tuple[Any, ...]]:
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return {tuple(row[key] for key in ("network", "method", "seed", "budget", "width")) for row in rows}
+    return {tuple(row[key] for key in ("network", "method", "seed", "budget", "width", "precision")) for row in rows}
 
 
 def table(path: Path) -> None:
@@ -251,7 +251,7 @@ def main() -> None:
         write(asked.out, cost(asked.network, asked.methods, asked.rounds, asked.precision))
         return
     for name, seed, width in runs(asked):
-        if (asked.network, name, seed, asked.epochs, width) in done(asked.out):
+        if (asked.network, name, seed, asked.epochs, width, asked.precision) in done(asked.out):
             continue
         write(asked.out, run(asked.network, name, seed, asked.epochs, width, asked.precision))
 

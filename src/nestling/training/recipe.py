@@ -82,7 +82,8 @@ class Recipe:
     estimator: EstimatorName = "leave_one_out"
     """How gradients reach the orders: see docs/orders.md."""
     draws: int = 1
-    """Random widths that the whole batch runs at; for elbo, parts of a batch that each get widths of their own."""
+    """Random widths that half of the batch runs at, or all of it with a teacher; for elbo, parts of a batch that each
+    get widths of their own."""
     explore: float = 0.5
     """Share of draws of widths apart that are uniform rather than from the learned order."""
     coupled: float = 0.75
