@@ -14,6 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
 
 from nestling.errors import NestlingError, ProcessError
 
@@ -98,21 +99,25 @@ class Processes:
             dist.broadcast(sent, 0)
         return sent.cpu().numpy().tobytes()
 
-    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Give every process the mean of their gradients; a parameter that none of them used keeps none."""
+    @contextmanager
+    def averaging(self, network: nn.Module) -> Iterator[nn.Module]:
+        """A module that calls functions of a network; a backward pass from what they return averages the gradients.
+
+        ``module(function, *args)`` returns what ``function(*args)`` does. Inside the block, a backward pass from there
+        gives every process the mean of their gradients; a parameter that none of them used keeps none.
+        """
+        caller = _Caller(network)
         if self.count == 1:
+            yield caller
             return
-        by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
-        for parameter in parameters:
-            if parameter.requires_grad:
-                by_dtype.setdefault(parameter.dtype, []).append(parameter)
-        for own in by_dtype.values():
-            used = torch.stack([torch.tensor(float(p.grad is not None)) for p in own]).to(own[0])
-            parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in own]
-            flat = self.mean(torch.cat([used, *(part.reshape(-1) for part in parts)]))
-            used, *means = torch.split(flat, [len(own), *(p.numel() for p in own)])
-            for parameter, mean, is_used in zip(own, means, used.tolist(), strict=True):
-                parameter.grad = mean.view_as(parameter) if is_used else None
+        engine = DistributedDataParallel(
+            caller, find_unused_parameters=True, gradient_as_bucket_view=True, init_sync=False
+        )
+        engine.broadcast_buffers = False  # running statistics are each process's own until the epoch ends
+        try:
+            yield engine
+        finally:
+            vars(engine).clear()  # a traceback may keep the engine, which must not keep the group (decision 16)
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean over the processes."""
@@ -165,6 +170,20 @@ def connected() -> Iterator[Processes]:
     finally:
         with suppress(RuntimeError):
             dist.destroy_process_group()
+
+
+class _Caller(nn.Module):
+    """Calls functions of a network, as a module that holds it: what DistributedDataParallel can wrap."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        device = next(network.parameters()).device
+        self.unused = nn.Parameter(torch.zeros((), device=device))  # torch warns of steps that use every parameter
+
+    def forward(self, function: Callable[..., T], *args: object) -> T:
+        """Call the function."""
+        return function(*args)
 
 
 def _device() -> torch.device:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,10 +22,11 @@ from warm import PLAIN
 
 import nestling as nl
 from effort import SOAK
-from nestling.errors import ProcessError, RunError
+from nestling.errors import NonFiniteError, ProcessError, RunError
 from nestling.processes import connected
 from nestling.training import Recipe, open_run, train
 from nestling.training.files import read_tensors
+from nestling.training.loop import Loop
 
 
 class Residual(nn.Module):
@@ -85,15 +88,103 @@ def close(first, second, tolerance=1e-9):
 
 
 @pytest.mark.parametrize(
-    ("case", "objective"), [*((case, "every_width") for case in CASES), ("learned order", "elbo")], ids=str
+    ("case", "objective", "world"),
+    [*((case, "every_width", 2) for case in CASES), ("learned order", "elbo", 2), ("dropped layers", "every_width", 3)],
+    ids=str,
 )
-def test_two_ranks_are_one_with_twice_the_batch(case, objective):
+def test_ranks_are_one_with_the_whole_batch(case, objective, world):
     """Without noise in the weights the gradients are the same sums, whichever widths are drawn."""
-    alone = weights_after(case, objective)
-    ranks = together(weights_after, case, objective)
-    assert ranks[0] == ranks[1]
+    options = {"objective": objective, "batch_size": 4 * world}
+    alone = weights_after(case, **options)
+    ranks = together(partial(weights_after, case, **options), world=world)
+    assert all(own == ranks[0] for own in ranks)
     for found, expected in zip(ranks[0], alone, strict=True):
         assert close(found, expected)
+
+
+def gradients_of(rank, used):
+    """The loss of a rank as a function of its layers, of which it uses the first few."""
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.Linear(3, 2).double() for _ in range(3))
+    x = normal(4, 3, seed=rank).double()
+    return layers, lambda: sum((layer(x) ** 2).sum() for layer in layers[:used])
+
+
+def averaged(used):
+    """The gradients after two steps, in each of which a rank uses as many layers as ``used`` says."""
+    with connected() as processes:
+        layers, loss = gradients_of(processes.rank, used[processes.rank])
+        with processes.averaging(layers) as call:
+            for _ in range(2):
+                layers.zero_grad()
+                call(loss).backward()
+            return [None if p.grad is None else p.grad.tolist() for p in layers.parameters()]
+
+
+@pytest.mark.parametrize("used", [(1, 2), (3, 3), (2, 1, 1)])
+def test_gradients_are_averaged_over_ranks_that_use_other_layers(used):
+    found = together(averaged, used, world=len(used))
+    expected = [[torch.zeros(2, 3).double(), torch.zeros(2).double()] for _ in range(3)]
+    for rank, number in enumerate(used):
+        layers, loss = gradients_of(rank, number)
+        loss().backward()
+        for layer, sums in zip(layers[:number], expected, strict=False):
+            sums[0] += layer.weight.grad / len(used)
+            sums[1] += layer.bias.grad / len(used)
+    flat = [own.tolist() if layer < max(used) else None for layer, sums in enumerate(expected) for own in sums]
+    assert all(close(own, flat, 1e-12) for own in found)
+    assert all(own == found[0] for own in found)
+
+
+def threads_after_an_error(where):
+    """The threads of each rank once an error of the network's has ended its run, while the traceback is still there."""
+    nested, steps = nested_mlp(), []
+
+    def fail(*_):
+        steps.append(1)
+        if len(steps) > 4:
+            raise LookupError("the network's own")
+
+    if where == "forward":
+        nested.module.register_forward_hook(fail)
+    else:
+        next(nested.parameters()).register_post_accumulate_grad_hook(fail)
+    kept = None
+    try:
+        train(nested, (examples(), examples(seed=3)), QUICK, quiet=True)
+    except LookupError as error:
+        kept = error
+    return type(kept).__name__, [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_an_error_leaves_no_thread_of_the_group(where):
+    """One that outlives the group may hang or abort the process when the interpreter ends."""
+    for name, threads in together(threads_after_an_error, where):
+        assert name == "LookupError"
+        assert not any("gloo" in thread for thread in threads)
+
+
+def stepped_back():
+    """One rank meets numbers that are none in a step of the second epoch, and both go back to the first's end."""
+    nested, calls = nested_mlp(**PLAIN), []
+    real = Loop._terms
+
+    def terms(self, *args):
+        calls.append(self.state.step)
+        if self.processes.rank == 1 and len(calls) == 5:
+            raise NonFiniteError("the loss", "nan", "a number", "Look at the data.")
+        return real(self, *args)
+
+    Loop._terms = terms
+    run = train(nested, (examples(), examples(seed=3)), QUICK.but(step_back=1), quiet=True)
+    return calls, {name: tensor.tolist() for name, tensor in run.nested.state_dict().items()}
+
+
+def test_ranks_step_back_together():
+    (calls, state), other = together(stepped_back)
+    assert calls == [0, 1, 2, 3, 4, 3, 4, 5]
+    assert other == (calls, state)
 
 
 def test_without_averaging_the_check_above_would_fail():
@@ -401,8 +492,6 @@ EPOCHS = {"epochs": 3, "batch_size": 8, "samples": 2, "cuts": (0.5, 1.0), "lr_wa
 
 def part_of_a_run(place):
     """Two epochs of three, ended by an error in the third."""
-    from nestling.training.loop import Loop
-
     real = Loop._step
 
     def step(self, batch):

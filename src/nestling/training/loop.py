@@ -73,7 +73,8 @@ class Loop:
     def run(self, *, quiet: bool = False) -> State:
         """Train to the end; torch's random state is left as it was found."""
         devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        averaging = self.processes.averaging(self.nested)
+        with torch.random.fork_rng(devices=devices), averaging as self._averaged:
             self._take_up()
             if not self.state.finished:
                 self._train(quiet or not self.processes.is_first)
@@ -150,14 +151,14 @@ class Loop:
         self.optimiser.zero_grad(set_to_none=True)
         terms = None
         try:
-            terms = self._terms((inputs, targets), share)
+            terms = self._averaged(self._terms, (inputs, targets), share)
             wrong = None if bool(torch.isfinite(terms.loss)) else self._diverged((inputs, targets), terms)
         except NonFiniteError:
             wrong = self._diverged((inputs, targets), terms)
         figures, stop = self._agreed(terms, wrong)
         assert terms is not None
-        terms.loss.backward()  # type: ignore[no-untyped-call]
-        self.processes.average_gradients(self.nested.parameters())
+        with self.processes.together():
+            terms.loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(clipped_parameters(self.optimiser), self.recipe.clip)
         if not bool(torch.isfinite(norm)):
             raise self._diverged((inputs, targets), terms)
