@@ -270,31 +270,22 @@ def test_the_narrowest_cut_is_always_run_where_another_network_teaches():
 
 
 def test_each_half_of_a_batch_runs_at_a_narrower_width():
-    """Every second example at a cut of the recipe, the others at a drawn one; which ones differs from step to step."""
-    nested, found = nested_norms(weights=None, order="uniform").double().train(), Counter()
+    """The first at a cut of the recipe, the second at a drawn one; both learn from the full width's predictions."""
+    nested = nested_norms(weights=None, order="uniform").double().train()
     full = hand_cut(nested, (3, 3))[0].train()(X)
-    halves = (slice(0, None, 2), slice(1, None, 2))
-    for seed in range(40):
+
+    def narrow(widths, half):
+        output = hand_cut(nested, widths)[0].train()(X[half])
+        taught = functional.cross_entropy(output, full[half].softmax(1))
+        return 0.7 * functional.cross_entropy(output, Y[half]) + 0.3 * taught
+
+    for seed in range(10):
         terms = terms_of(nested, (X, Y), seed, distil=0.3, cuts=(1 / 3, 2 / 3, 1.0), coupled=0.0)
         whole, anchor, drawn = (tuple(cut.as_dict().values()) for cut in terms.cuts)
         assert whole == (3, 3)
         assert anchor in ((1, 1), (2, 2))
-        if anchor == drawn:  # then the halves can't be told apart
-            continue
-
-        def narrow(widths, half):
-            output = hand_cut(nested, widths)[0].train()(X[half])
-            taught = functional.cross_entropy(output, full[half].softmax(1))
-            return 0.7 * functional.cross_entropy(output, Y[half]) + 0.3 * taught
-
-        sums = [
-            functional.cross_entropy(full, Y) + narrow(anchor, a) + narrow(drawn, b) for a, b in (halves, halves[::-1])
-        ]
-        near = [math.isclose(float(terms.loss.detach()), float(own.detach()) / 3, rel_tol=1e-9) for own in sums]
-        assert near.count(True) == 1
-        found[near.index(True)] += 1
-    assert found.total() > 20
-    assert stats.binomtest(found[0], found.total(), 0.5).pvalue > 1e-3
+        losses = functional.cross_entropy(full, Y) + narrow(anchor, slice(4)) + narrow(drawn, slice(4, 8))
+        torch.testing.assert_close(terms.loss, losses / 3)
 
 
 def test_three_examples_are_not_divided():
@@ -460,7 +451,7 @@ def test_processes_that_draw_the_same_widths_share_the_gradient(objective):
         return terms.cuts, torch.autograd.grad(terms.loss, list(nested.parameters()))
 
     cuts, whole = gradient(slice(8))
-    halves = [gradient(slice(4)), gradient(slice(4, 8))]
+    halves = [gradient(slice(0, None, 2)), gradient(slice(1, None, 2))]  # as ranks share a batch
     assert [own for own, _ in halves] == [cuts, cuts]
     for own, first, second in zip(whole, halves[0][1], halves[1][1], strict=True):
         torch.testing.assert_close(own, (first + second) / 2)

@@ -15,7 +15,7 @@ from nestling.network.cut import smallest_cut
 from nestling.network.group import KINDS, Group, Groups, Slice
 from nestling.network.group_orders import order_maker, orders_of
 from nestling.network.labels import Ids
-from nestling.network.layers import check_sampling, convert_layers, converted_layers
+from nestling.network.layers import VariationalLayer, check_sampling, convert_layers, converted_layers, exact_type
 from nestling.network.modes import in_mode
 from nestling.network.nested import Nested
 from nestling.network.plan_json import UnwritableError, plan_from_json, plan_to_json
@@ -88,8 +88,11 @@ def restored(
 
 def _convert(module: nn.Module, saved: Mapping[str, Any]) -> None:
     """Make layers variational, as the record says of each path."""
-    if not saved.keys() <= {path for path, _ in module.named_modules()}:
-        raise ArgumentError("layers", "one that is not there", "layers of the network", _ADVICE)
+    parts = dict(module.named_modules())
+    for path in saved:
+        own = parts.get(path)
+        if own is None or not (isinstance(own, VariationalLayer) or exact_type(own).variational):
+            raise ArgumentError("layers", repr(path)[:60], "linear or convolution layers of the network", _ADVICE)
     for posterior, sampling in saved.values():
         check_sampling(sampling)
         if posterior not in POSTERIORS:

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from nestling.distributions import with_baseline
 from nestling.errors import ArgumentError
@@ -15,6 +14,7 @@ from nestling.network.cut import full_cut, smallest_cut
 from nestling.network.modes import in_mode
 from nestling.network.nest import as_call
 from nestling.prediction.likelihoods import Categorical, Likelihood
+from nestling.torch_parts import pytree
 from nestling.training.recipe import ObjectiveName, Recipe
 from nestling.training.terms import (
     WEIGHT_KLS,
@@ -34,8 +34,8 @@ SMALLEST_BATCH = 4
 class Pass:
     """A cut that a step runs, how much of its loss a teacher gives, its log-probability, and which examples it runs.
 
-    The log-probability is None where no order drew the cut. ``half`` is 0 or 1 for every second example from the first
-    or the second on, None for the whole batch.
+    The log-probability is None where no order drew the cut. ``half`` is 0 or 1 for the first or the second half of the
+    batch, None for all of it.
     """
 
     cut: Cut
@@ -48,7 +48,10 @@ class Pass:
         return pytree.tree_map_only(Tensor, self._rows, batch)
 
     def _rows(self, tensor: Tensor) -> Tensor:
-        return tensor if self.half is None or len(tensor) < SMALLEST_BATCH else tensor[self.half :: 2]
+        if self.half is None or len(tensor) < SMALLEST_BATCH:
+            return tensor
+        middle = len(tensor) // 2
+        return tensor[middle:] if self.half else tensor[:middle]
 
 
 def whole_batch_terms(
@@ -119,8 +122,8 @@ def soft_cross_entropy(output: Tensor, teacher: Tensor, soften: float = 1.0) -> 
 def _every_width(nested: Nested, recipe: Recipe, generator: torch.Generator | None, *, has_teacher: bool) -> list[Pass]:
     """The whole batch at the full width, which learns the labels and teaches, and each half of it at a narrower one.
 
-    Every second example runs at one of the recipe's cuts, the others at ``draws`` cuts that are drawn between the
-    narrowest of these and the full width. Where another network teaches, the whole batch runs at the narrowest cut, at
+    The first half runs at one of the recipe's cuts, the second at ``draws`` cuts that are drawn between the narrowest
+    of these and the full width. Where another network teaches, the whole batch runs at the narrowest cut, at
     any other of the recipe's and at ``draws`` drawn ones.
     """
     distil, full = float(recipe.distil), full_cut(nested.groups)
@@ -128,19 +131,14 @@ def _every_width(nested: Nested, recipe: Recipe, generator: torch.Generator | No
     if not narrower:
         return [Pass(full, distil if has_teacher else 0.0)]
     first, others = (narrower[0], [*narrower[1:], full]) if has_teacher else (full, narrower)
-    second = others[_below(len(others), generator)]
-    half, rest = (None, None) if has_teacher else ((own := _below(2, generator)), 1 - own)
+    second = others[int(torch.randint(len(others), (), generator=generator))]
+    half, rest = (None, None) if has_teacher else (0, 1)
     drawn = [
         draw_between(nested, narrower[0], explore=recipe.explore, coupled=recipe.coupled, generator=generator)
         for _ in range(recipe.draws)
     ]
     passes = [Pass(first, distil if has_teacher else 0.0), Pass(second, distil, half=half)]
     return passes + [Pass(cut, distil, chance, rest) for cut, chance in drawn]
-
-
-def _below(number: int, generator: torch.Generator | None) -> int:
-    """A whole number below another, each as likely."""
-    return int(torch.randint(number, (), generator=generator))
 
 
 def _us_net(nested: Nested, recipe: Recipe, generator: torch.Generator | None, *, has_teacher: bool) -> list[Pass]:

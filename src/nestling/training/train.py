@@ -147,16 +147,16 @@ def _calibrations(
     """A calibration for each cut, at every coverage that the validation data has enough examples for."""
     with torch.random.fork_rng(devices=[]):  # a loader draws a seed whenever it is begun
         num_examples = sum(len(targets) for _, targets in validation)
-    coverage = [own for own in COVERAGES if num_examples >= math.ceil(own / (1 - own))]
-    return calibrate(
-        nested,
-        validation,
-        cut=sorted(set(recipe.cuts)),
-        samples=recipe.samples,
-        likelihood=model,
-        coverage=coverage,
-        spread=spread,
-    )
+        coverage = [own for own in COVERAGES if num_examples >= math.ceil(own / (1 - own))]
+        return calibrate(
+            nested,
+            validation,
+            cut=sorted(set(recipe.cuts)),
+            samples=recipe.samples,
+            likelihood=model,
+            coverage=coverage,
+            spread=spread,
+        )
 
 
 def open_run(folder: str | PathLike[str], module: nn.Module | None = None, *, trust: bool = False) -> Run:
