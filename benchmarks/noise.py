@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import nestling as nl
 from nestling.network.layers import VariationalLayer
-from nestling.network.layers.stochastic import SAMPLINGS
+from nestling.network.options import SAMPLINGS
 from nestling.prediction import ClassScores
 
 BATCH, DRAWS, EPOCHS = 64, 300, 20

@@ -21,7 +21,8 @@ FLOORS = [
     {"models", "data"},
     {"network"},
     {"distributions"},
-    {"arguments", "processes", "seeding", "version", "writes"},
+    {"arguments", "processes", "seeding", "tensor_arguments", "version", "writes"},
+    {"launch", "lazily"},
     {"errors"},
 ]
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -27,7 +27,7 @@ from nestling.data import Data, Split
 from nestling.errors import NestlingError
 from nestling.training import load, loop, open_run, train
 from nestling.training.files import digest, read_json, read_tensors, tensor_bytes, write_json
-from nestling.training.folder import _check_of, add_cuts, identity_of
+from nestling.training.folder import add_cuts, check_of, identity_of
 from nestling.training.loop import Loop
 
 RECIPE, GROUPS, LOG, MODEL = "recipe.json", "groups.json", "log.jsonl", "model.safetensors"
@@ -380,10 +380,10 @@ def forge_log(path, number, rng):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     identity = identity_of(read_json(path.parent / RECIPE))
     at = rng.randrange(len(lines))
-    assert lines[at].pop("crc32") == _check_of(lines[at], identity)
+    assert lines[at].pop("crc32") == check_of(lines[at], identity)
     line = mutated(lines[at], number, rng)
     if isinstance(line, dict):
-        check = _check_of(line, identity)
+        check = check_of(line, identity)
         line["crc32"] = rng.choice((check, check, check, float(check), str(check), HUGE, None))
     lines[at] = line
     path.write_text("".join(json.dumps(own) + "\n" for own in lines))

@@ -11,16 +11,13 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils import _pytree as pytree
 
-from nestling.arguments import real_tensor
 from nestling.errors import ArgumentError, DtypeError
-from nestling.network.bits import Bits, bit_groups, of_posteriors, with_bit_groups
+from nestling.network.bits import bit_groups, of_posteriors, with_bit_groups
 from nestling.network.choice import Choice
 from nestling.network.discovery import discover
-from nestling.network.group import UNIT_KINDS, Groups, Kind, Slice
+from nestling.network.group import Groups, Slice
 from nestling.network.layers import (
     POSTERIORS,
-    PosteriorName,
-    Sampling,
     VariationalLayer,
     check_sampling,
     default_posterior,
@@ -28,9 +25,11 @@ from nestling.network.layers import (
     mean_name,
 )
 from nestling.network.named_orders import OrderMaker, order_maker, orders_of
-from nestling.network.nested import Nested
+from nestling.network.nested import Nested, as_call
+from nestling.network.options import UNIT_KINDS, Bits, Kind, PosteriorName, Sampling
 from nestling.network.rules import Rule, default_rules
 from nestling.network.sorting import Loss, Sort, check_sort, chosen_sort, norms, sort_units, taylor
+from nestling.tensor_arguments import real_tensor
 
 DEFAULT_SAMPLING: dict[PosteriorName | None, Sampling] = {"gaussian": "local", "ivon": "shared", None: "local"}
 """How the weights of each posterior are drawn: IVON's once for the batch, which costs next to nothing."""
@@ -196,13 +195,6 @@ def _calls(
             raise ArgumentError("batches", given, "an iterable of (inputs, targets) pairs", "Pass a DataLoader.")
         inputs, targets = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), tuple(batch))
         yield as_call(inputs), targets
-
-
-def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: ANN401
-    """An example as positional and keyword arguments."""
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    return (tuple(example), {}) if isinstance(example, tuple | list) else ((example,), {})
 
 
 def _with_posteriors(groups: Groups, module: nn.Module) -> Groups:

@@ -12,8 +12,7 @@ from torch.utils import _pytree as pytree
 from nestling.errors import ArgumentError
 from nestling.network.cut import Cut, make_cut
 from nestling.network.modes import in_mode
-from nestling.network.nest import as_call
-from nestling.network.nested import Nested
+from nestling.network.nested import Nested, as_call
 from nestling.processes import ALONE, current
 
 

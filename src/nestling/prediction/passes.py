@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from nestling.arguments import real_tensor
 from nestling.distributions.noise import drawn_from, stream
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.network.cut import Cut
-from nestling.network.layers import Sampling, Stochastic, VariationalLayer, carrying_moments, drawing, sampled_as
+from nestling.network.layers import Stochastic, VariationalLayer, carrying_moments, drawing, sampled_as
 from nestling.network.modes import in_mode
 from nestling.network.moments import Moments
-from nestling.network.nest import as_call
-from nestling.network.nested import Nested
+from nestling.network.nested import Nested, as_call
+from nestling.network.options import Sampling
 from nestling.network.reuse import Reuse
 from nestling.prediction.likelihoods import Likelihood
 from nestling.seeding import Purpose, mixed
+from nestling.tensor_arguments import real_tensor
 
 CutLike = float | Mapping[str, int] | Cut
 _Call = tuple[tuple[Any, ...], dict[str, Any]]

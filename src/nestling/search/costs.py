@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -12,8 +12,8 @@ from nestling.network import Cost, Cut, Nested, cost
 from nestling.network.cost import bytes_saved
 from nestling.network.cut import full_cut, smallest_cut
 from nestling.network.layers import VariationalLayer, mean_name
+from nestling.search.options import CostName
 
-CostName = Literal["params", "macs", "bytes", "latency"]
 OwnCost = Callable[[Nested, Cut], float]
 
 

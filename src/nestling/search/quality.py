@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from nestling.network import Cut, Nested
 from nestling.network.modes import in_mode
-from nestling.network.nest import as_call
+from nestling.network.nested import as_call
 from nestling.network.reuse import Reuse
 from nestling.prediction.evaluate import pairs
 from nestling.prediction.likelihoods import Likelihood

@@ -12,10 +12,11 @@ from nestling.network import Cut, Nested, recalibrate
 from nestling.prediction.evaluate import check_repeatable, evaluate
 from nestling.prediction.likelihoods import Likelihood, likelihood_named
 from nestling.processes import ALONE, Processes, current
-from nestling.search.costs import CostName, Costs, OwnCost
+from nestling.search.costs import Costs, OwnCost
 from nestling.search.curve import Curve, Row, Tried, front
+from nestling.search.options import CostName, StrategyName
 from nestling.search.quality import Judge, Quality
-from nestling.search.strategies import Space, StrategyName, at_random, beam, dynamic, greedy, uniform
+from nestling.search.strategies import Space, at_random, beam, dynamic, greedy, uniform
 from nestling.training.files import read_json, write_json
 from nestling.training.loop import has_norms
 from nestling.training.progress import Progress

@@ -10,7 +10,7 @@ from nestling.distributions import Downhill, leave_one_out
 from nestling.errors import ArgumentError
 from nestling.network import Cut, Nested
 from nestling.network.cut import full_cut
-from nestling.network.nest import as_call
+from nestling.network.nested import as_call
 from nestling.prediction.likelihoods import Likelihood
 from nestling.training.recipe import Recipe
 from nestling.training.terms import (

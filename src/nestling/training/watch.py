@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 from nestling.errors import DivergenceError
 from nestling.network import Cut, Nested
 from nestling.network.layers import VariationalLayer
-from nestling.network.nest import as_call
+from nestling.network.nested import as_call
 
 _SLOWER = "Lower lr, lengthen lr_warm_up and kl_warm_up, or let step_back do it."
 _CLEAN = "Clean the data: drop or fill such examples."

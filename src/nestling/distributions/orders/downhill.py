@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nestling.arguments import last_size, real_tensor
 from nestling.distributions.holding import hold
 from nestling.distributions.noise import gumbel_noise
 from nestling.distributions.orders.chain import chain_length, chain_log_probs
 from nestling.distributions.orders.order import Order, masks_from_steps
 from nestling.distributions.temperature import Tempered
+from nestling.tensor_arguments import last_size, real_tensor
 
 
 class Downhill(Tempered, Order):

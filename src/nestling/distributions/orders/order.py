@@ -5,10 +5,11 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from nestling.arguments import block_counts, whole_tensor
+from nestling.arguments import block_counts
 from nestling.distributions.divergences import categorical_kl
 from nestling.distributions.noise import gumbel_noise
 from nestling.errors import RangeError, ShapeError
+from nestling.tensor_arguments import whole_tensor
 
 
 class Order(nn.Module, ABC):

@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from nestling.arguments import real_tensor
 from nestling.distributions.divergences import gaussian_kl
 from nestling.distributions.layout import laid_out_as
 from nestling.distributions.totals import total
 from nestling.distributions.weights.posterior import LOG_ALPHA_BOUNDS, PullBack, WeightPosterior, to_log_alpha
+from nestling.tensor_arguments import real_tensor
 
 
 class MultiplicativeGaussian(WeightPosterior):

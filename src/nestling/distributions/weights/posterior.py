@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from nestling.arguments import floating_tensor, real_tensor
 from nestling.distributions.holding import hold
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.totals import total
 from nestling.errors import ShapeError
+from nestling.tensor_arguments import floating_tensor, real_tensor
 from nestling.writes import State, write_state
 
 LOG_ALPHA_BOUNDS = (-20.0, 20.0)

@@ -2,7 +2,6 @@
 
 from nestling.network.layers.convert import (
     POSTERIORS,
-    PosteriorName,
     convert_layers,
     converted_layers,
     default_posterior,
@@ -19,14 +18,8 @@ from nestling.network.layers.convolution import (
 )
 from nestling.network.layers.layer import VariationalLayer, mean_name, plain_name
 from nestling.network.layers.linear import VariationalLinear
-from nestling.network.layers.stochastic import (
-    Sampling,
-    Stochastic,
-    carrying_moments,
-    check_sampling,
-    drawing,
-    sampled_as,
-)
+from nestling.network.layers.stochastic import Stochastic, carrying_moments, check_sampling, drawing, sampled_as
+from nestling.network.options import PosteriorName, Sampling
 
 __all__ = [
     "POSTERIORS",

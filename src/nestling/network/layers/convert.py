@@ -1,7 +1,7 @@
 """Swaps the layers of a module between plain and variational, keeping weights, options, ties and devices."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from nestling.distributions.weights import MultiplicativeGaussian, NaturalGaussi
 from nestling.network.layers import convolution
 from nestling.network.layers.layer import VariationalLayer
 from nestling.network.layers.linear import VariationalLinear
-from nestling.network.layers.stochastic import Sampling
+from nestling.network.options import PosteriorName, Sampling
 
 START_LOG_ALPHA = -3.0
 """log alpha that every weight starts from: noise of a fifth of its size."""
@@ -21,8 +21,6 @@ START_SHARE = 0.1
 
 PRIOR_SHARE = 10.0
 """Standard deviation of the prior of such weights, relative to the same."""
-
-PosteriorName = Literal["gaussian", "ivon"]
 
 
 def _by_log_alpha(weight: nn.Parameter) -> WeightPosterior:

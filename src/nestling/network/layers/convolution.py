@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from nestling.distributions.weights import WeightPosterior
 from nestling.network.layers.layer import Factors, VariationalLayer, as_parameter
-from nestling.network.layers.stochastic import Sampling
+from nestling.network.options import Sampling
 
 _CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _MANY_CHANNELS = 16

@@ -10,8 +10,9 @@ from torch.autograd.function import once_differentiable
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.tracing import is_transformed
 from nestling.distributions.weights import WeightPosterior
-from nestling.network.layers.stochastic import Sampling, Stochastic, check_sampling
+from nestling.network.layers.stochastic import Stochastic, check_sampling
 from nestling.network.moments import Moments, graph_of_means, noted
+from nestling.network.options import Sampling
 
 Factors = tuple[Tensor, ...]
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from nestling.distributions.weights import WeightPosterior
 from nestling.network.layers.layer import VariationalLayer, as_parameter
-from nestling.network.layers.stochastic import Sampling
+from nestling.network.options import Sampling
 
 
 class VariationalLinear(VariationalLayer):

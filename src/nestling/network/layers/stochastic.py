@@ -4,16 +4,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from torch import nn
 
 from nestling.errors import ArgumentError
 from nestling.network.moments import Carrying, carrying
+from nestling.network.options import SAMPLINGS, Sampling
 from nestling.network.twin import STANDS_FOR
-
-Sampling = Literal["local", "channel", "shared", "each"]
-SAMPLINGS: tuple[Sampling, ...] = ("local", "channel", "shared", "each")
 
 
 @dataclass(frozen=True)
