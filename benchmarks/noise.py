@@ -13,8 +13,8 @@ from measuring import report
 from torch import Tensor, nn
 
 import nestling as nl
+from nestling.distributions.options import SAMPLINGS
 from nestling.network.layers import VariationalLayer
-from nestling.network.layers.stochastic import SAMPLINGS
 from nestling.prediction import ClassScores
 
 BATCH, DRAWS, EPOCHS = 64, 300, 20

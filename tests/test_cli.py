@@ -347,7 +347,7 @@ def test_options_of_evaluate_and_predict_arrive(nestling, noted):
 
 
 def test_options_of_demo_arrive(nestling, noted):
-    function = noted(cli, "show")
+    function = noted(import_module("nestling.demo"), "demo")
     assert nestling("demo", "--out", "a", "--seed", "3") == (0, "done\n", "")
     assert (function.given, function.named) == ((Path("a"),), {"seed": 3})
 

@@ -58,7 +58,7 @@ def test_the_commands_of_the_pages_can_be_parsed(monkeypatch, capsys):
     assert len(lines) >= 3
     for name in ("train", "evaluate", "search", "extract", "predict", "prune", "data"):
         monkeypatch.setattr(commands, name, lambda *_, **__: "parsed")
-    monkeypatch.setattr(cli, "show", lambda *_, **__: "parsed")
+    monkeypatch.setattr("nestling.demo.demo", lambda *_, **__: "parsed")
     monkeypatch.setattr(sys, "path", sys.path[:])
     for line in lines:
         monkeypatch.setattr(sys, "argv", ["nestling", *shlex.split(line)])

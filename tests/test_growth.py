@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import nestling as nl
-from nestling.commands.building import Nesting
+from nestling.commands.options import Nesting
 from nestling.data.parts import WHOLE, labelled
 from nestling.data.sources import SOURCES, Layout, Source
 from nestling.distributions.gates import Gate
@@ -27,9 +27,11 @@ from nestling.distributions.weights import (
 from nestling.errors import ArgumentError, NestlingError
 from nestling.network.agreement import difference
 from nestling.network.layers import LAYERS, LayerType, VariationalLayer, sizes_of_weight
-from nestling.pruning.methods import METHODS, Method, MethodName
-from nestling.search.costs import COSTS, CostName, CostType
-from nestling.search.strategies import STRATEGIES, Strategy, StrategyName
+from nestling.pruning.methods import METHODS, Method
+from nestling.pruning.options import MethodName
+from nestling.search.costs import COSTS, CostType
+from nestling.search.options import CostName, StrategyName
+from nestling.search.strategies import STRATEGIES, Strategy
 from nestling.training.loop import Loop
 from nestling.training.optimisers import OPTIMISERS, Held, OptimiserType
 from nestling.training.recipe import OptimiserName

@@ -23,8 +23,8 @@ FLOORS = [
     {"models", "data"},
     {"network"},
     {"distributions"},
-    {"arguments", "processes", "seeding", "tables", "version", "writes"},
-    {"errors", "torch_parts"},
+    {"arguments", "processes", "seeding", "tables", "tensor_arguments", "version", "writes"},
+    {"errors", "launch", "lazily", "torch_parts"},
 ]
 MODULES = sorted(SOURCE.rglob("*.py"))
 TORCH_PARTS = SOURCE / "torch_parts.py"

@@ -1,26 +1,31 @@
 """One training run, every size: Bayesian nested networks for PyTorch."""
 
-from nestling import data, distributions, models
-from nestling.delivery import load_small
-from nestling.errors import (
-    ArgumentError,
-    BudgetError,
-    DivergenceError,
-    DtypeError,
-    NestlingError,
-    NonFiniteError,
-    ProcessError,
-    RangeError,
-    RunError,
-    ShapeError,
-    TraceError,
-)
-from nestling.network import Bits, Cost, Cut, Group, Groups, Nested, cost, extract, nest, recalibrate
-from nestling.prediction import Calibration, Prediction, Scores, calibrate, evaluate, predict
-from nestling.pruning import Pruned, load_pruned, prune, save_pruned
-from nestling.search import Curve, search
-from nestling.training import Recipe, Run, elbo, load, open_run, save, train
+from typing import TYPE_CHECKING
+
+from nestling.lazily import imports_lazily
 from nestling.version import __version__  # noqa: F401
+
+if TYPE_CHECKING:
+    from nestling import data, distributions, models
+    from nestling.delivery import load_small
+    from nestling.errors import (
+        ArgumentError,
+        BudgetError,
+        DivergenceError,
+        DtypeError,
+        NestlingError,
+        NonFiniteError,
+        ProcessError,
+        RangeError,
+        RunError,
+        ShapeError,
+        TraceError,
+    )
+    from nestling.network import Bits, Cost, Cut, Group, Groups, Nested, cost, extract, nest, recalibrate
+    from nestling.prediction import Calibration, Prediction, Scores, calibrate, evaluate, predict
+    from nestling.pruning import Pruned, load_pruned, prune, save_pruned
+    from nestling.search import Curve, search
+    from nestling.training import Recipe, Run, elbo, load, open_run, save, train
 
 __all__ = [
     "ArgumentError",
@@ -68,3 +73,20 @@ __all__ = [
     "search",
     "train",
 ]
+
+imports_lazily(
+    __name__,
+    {
+        "nestling": "data distributions models",
+        "nestling.delivery": "load_small",
+        "nestling.errors": (
+            "ArgumentError BudgetError DivergenceError DtypeError NestlingError NonFiniteError ProcessError "
+            "RangeError RunError ShapeError TraceError"
+        ),
+        "nestling.network": "Bits Cost Cut Group Groups Nested cost extract nest recalibrate",
+        "nestling.prediction": "Calibration Prediction Scores calibrate evaluate predict",
+        "nestling.pruning": "Pruned load_pruned prune save_pruned",
+        "nestling.search": "Curve search",
+        "nestling.training": "Recipe Run elbo load open_run save train",
+    },
+)

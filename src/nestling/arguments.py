@@ -1,39 +1,8 @@
-"""Checks of what a caller hands in, done once at the door so that the mathematics behind it can trust its input."""
+"""Checks of numbers that a caller hands in, done once at the door so that the mathematics behind it can trust them."""
 
 import math
 
-import torch
-from torch import Tensor
-
-from nestling.errors import DtypeError, NonFiniteError, RangeError, ShapeError
-
-
-def floating_tensor(name: str, value: Tensor) -> Tensor:
-    """Return ``value`` if it is a tensor of real numbers, finite or not: a check that reads none of them."""
-    if not isinstance(value, Tensor):
-        raise DtypeError(name, f"a {type(value).__name__}", "a floating-point tensor", "Wrap it in torch.tensor(...).")
-    if not value.is_floating_point():
-        raise DtypeError(name, f"a tensor of {value.dtype}", "a floating-point tensor", "Convert it with .float().")
-    return value
-
-
-def real_tensor(name: str, value: Tensor) -> Tensor:
-    """Return ``value`` if it is a tensor of finite real numbers."""
-    floating_tensor(name, value)
-    if not bool(torch.isfinite(value).all()):
-        bad = int((~torch.isfinite(value)).sum())
-        given = f"{bad} of {value.numel()} entries NaN or infinite"
-        raise NonFiniteError(name, given, "finite everywhere", "Look for a step that diverged or a division by zero.")
-    return value
-
-
-def probabilities(name: str, value: Tensor) -> Tensor:
-    """Return ``value`` if it is a real tensor with every entry in [0, 1]."""
-    real_tensor(name, value)
-    if value.numel() and not bool(((value >= 0) & (value <= 1)).all()):
-        given = f"values from {value.min().item():g} to {value.max().item():g}"
-        raise RangeError(name, given, "within [0, 1]", "Pass probabilities, or logits where the argument is named so.")
-    return value
+from nestling.errors import DtypeError, RangeError
 
 
 def positive_number(name: str, value: float) -> float:
@@ -73,31 +42,6 @@ def inner_probability(name: str, value: float) -> float:
     return number
 
 
-def whole_tensor(name: str, value: Tensor) -> Tensor:
-    """Return ``value`` if it is a tensor of whole numbers."""
-    if not isinstance(value, Tensor):
-        raise DtypeError(name, f"a {type(value).__name__}", "an integer tensor", "Wrap it in torch.tensor(...).")
-    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
-        raise DtypeError(name, f"a tensor of {value.dtype}", "an integer tensor", "Convert it with .long().")
-    return value
-
-
-def floating_dtype(value: torch.dtype | None) -> torch.dtype | None:
-    """Return ``value`` if it is a dtype of real numbers, or None for torch's default."""
-    if value is not None and not value.is_floating_point:
-        raise DtypeError("dtype", value, "a floating-point dtype", "Use torch.float32 or torch.float64.")
-    return value
-
-
-def unit_features(value: Tensor, num_units: int) -> Tensor:
-    """Return ``value`` if it is a floating-point tensor (batch, num_units)."""
-    floating_tensor("features", value)
-    if value.ndim != 2 or value.shape[1] != num_units:
-        needed = f"of shape (batch, {num_units}), a row of units for each example"
-        raise ShapeError("features", f"shape {tuple(value.shape)}", needed, "Average a convolution over its positions.")
-    return value
-
-
 def count(name: str, value: int, meaning: str) -> int:
     """Return ``value`` if it is a whole number of at least 1; ``meaning`` says what it counts."""
     if isinstance(value, bool) or not isinstance(value, int):
@@ -114,10 +58,3 @@ def block_counts(num_blocks: int, num_always: int) -> None:
     if num_always > num_blocks:
         needed = f"between 1 and the number of blocks ({num_blocks})"
         raise RangeError("num_always", num_always, needed, "The smallest width keeps this many blocks.")
-
-
-def last_size(name: str, value: Tensor, size: int, meaning: str) -> None:
-    """Check that the last axis of ``value`` has ``size`` entries, one per ``meaning``."""
-    if value.ndim < 1 or value.shape[-1] != size:
-        needed = f"a tensor whose last axis has {size} entries, one per {meaning}"
-        raise ShapeError(name, f"shape {tuple(value.shape)}", needed, "Check the number of blocks or units.")

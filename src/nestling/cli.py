@@ -1,4 +1,4 @@
-"""The command line: one function per command."""
+"""The command line: one function per command, each of which imports torch only when it runs."""
 
 import os
 import sys
@@ -10,14 +10,12 @@ import tyro
 from tyro.conf import Positional, arg
 
 from nestling import commands
-from nestling.commands import Device, Nesting
-from nestling.demo import demo as show
+from nestling.commands.options import Device, Nesting
 from nestling.errors import NestlingError, ProcessError
-from nestling.processes import launched_rank
-from nestling.pruning.methods import PRUNING, MethodName, Structure
-from nestling.search.costs import CostName
-from nestling.search.strategies import StrategyName
-from nestling.training import Recipe
+from nestling.launch import launched_rank
+from nestling.pruning.options import PRUNING, MethodName, Structure
+from nestling.search.options import CostName, StrategyName
+from nestling.training.recipe import Recipe
 from nestling.training.stopping import Stopped
 from nestling.version import __version__
 
@@ -37,6 +35,8 @@ def demo(*, out: Path = Path("runs/demo"), seed: int = 0) -> None:
         out: Folder for the network and the picture.
         seed: Seed of the run.
     """
+    from nestling.demo import demo as show  # here, since it needs torch
+
     print(show(out, seed=seed))
 
 

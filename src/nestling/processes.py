@@ -17,6 +17,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from nestling.errors import NestlingError, ProcessError
+from nestling.launch import local_rank
 
 T = TypeVar("T")
 
@@ -132,16 +133,6 @@ class Processes:
 ALONE = Processes()
 _SIGNS = ("gloo", "nccl", "peer", "connect", "socket", "timed out", "store")
 """Words of the errors with which an exchange between processes fails."""
-
-
-def local_rank() -> int:
-    """Which of the processes on this machine this is."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
-
-
-def launched_rank() -> int:
-    """Which of the processes that torchrun started this is, connected or not."""
-    return int(os.environ.get("RANK", "0"))
 
 
 def current() -> Processes:

@@ -27,7 +27,7 @@ from nestling.data import Data, Split
 from nestling.errors import NestlingError
 from nestling.training import load, loop, open_run, train
 from nestling.training.files import digest, read_json, read_tensors, tensor_bytes, write_json
-from nestling.training.folder import _check_of, add_cuts, identity_of
+from nestling.training.folder import add_cuts, check_of, identity_of
 from nestling.training.loop import Loop
 
 RECIPE, GROUPS, LOG, MODEL = "recipe.json", "groups.json", "log.jsonl", "model.safetensors"
@@ -38,7 +38,7 @@ NUM_BLIND = tries(300, 60)
 """How often each file is damaged by something that knows nothing of its format."""
 NUM_FORGED = dict.fromkeys(FILES, tries(200, 80)) | dict.fromkeys((RECIPE, MODEL), tries(250, 100))
 """How often each is made by hand, with checksums that fit."""
-SETTINGS = QUICK.but(epochs=3, batch_size=12, lr=2.5, schedule="constant", seed=4, samples=1, cuts=(0.5,))
+SETTINGS = QUICK.but(epochs=3, batch_size=12, lr=2.5, schedule="constant", seed=2, samples=1, cuts=(0.5,))
 """The second epoch validates best by far: if weights of the first were taken for them, they would stay."""
 LAST_STEP = 6
 MOST_SECONDS = 20
@@ -143,7 +143,7 @@ def make_runs(world, made):
     assert set(FILES) - set(world.folders["complete"]) == {PREVIOUS}
     assert set(FILES) - set(world.folders["stopped"]) == {CALIBRATION}
     world.older["complete"] = world.older["stopped"] = older
-    others = [(DATA, SETTINGS.but(seed=2)), (DATA, SETTINGS.but(order_lr=0.02)), (small_data(seed=7), SETTINGS)]
+    others = [(DATA, SETTINGS.but(seed=4)), (DATA, SETTINGS.but(order_lr=0.02)), (small_data(seed=7), SETTINGS)]
     half = [stopped(made / str(number), LAST_STEP, *other) for number, other in enumerate(others)]
     whole = [completed(made / str(number), *other, samples=2 + number)[1] for number, other in enumerate(others)]
     world.foreign = {name: [own[name] for own in half + whole if name in own] for name in FILES}
@@ -380,10 +380,10 @@ def forge_log(path, number, rng):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     identity = identity_of(read_json(path.parent / RECIPE))
     at = rng.randrange(len(lines))
-    assert lines[at].pop("crc32") == _check_of(lines[at], identity)
+    assert lines[at].pop("crc32") == check_of(lines[at], identity)
     line = mutated(lines[at], number, rng)
     if isinstance(line, dict):
-        check = _check_of(line, identity)
+        check = check_of(line, identity)
         line["crc32"] = rng.choice((check, check, check, float(check), str(check), HUGE, None))
     lines[at] = line
     path.write_text("".join(json.dumps(own) + "\n" for own in lines))

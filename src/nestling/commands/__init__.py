@@ -1,9 +1,27 @@
 """What each command does, from its arguments to the text it prints."""
 
-from nestling.commands.building import Device, Nesting, load_weights
-from nestling.commands.predicting import data, predict
-from nestling.commands.pruning import prune
-from nestling.commands.searching import extract, search
-from nestling.commands.training import evaluate, train
+from typing import TYPE_CHECKING
+
+from nestling.lazily import imports_lazily
+
+if TYPE_CHECKING:
+    from nestling.commands.building import load_weights
+    from nestling.commands.options import Device, Nesting
+    from nestling.commands.predicting import data, predict
+    from nestling.commands.pruning import prune
+    from nestling.commands.searching import extract, search
+    from nestling.commands.training import evaluate, train
 
 __all__ = ["Device", "Nesting", "data", "evaluate", "extract", "load_weights", "predict", "prune", "search", "train"]
+
+imports_lazily(
+    __name__,
+    {
+        "nestling.commands.building": "load_weights",
+        "nestling.commands.options": "Device Nesting",
+        "nestling.commands.predicting": "data predict",
+        "nestling.commands.pruning": "prune",
+        "nestling.commands.searching": "extract search",
+        "nestling.commands.training": "evaluate train",
+    },
+)

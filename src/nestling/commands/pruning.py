@@ -6,15 +6,15 @@ from pathlib import Path
 import torch
 
 from nestling import data as sets
-from nestling.commands.building import Device, built, chosen, load_weights, not_taken, option
-from nestling.commands.training import BATCH
+from nestling.commands.building import built, chosen, load_weights, not_taken, option
+from nestling.commands.options import BATCH, Device
 from nestling.delivery import save_small
 from nestling.delivery.small import PROGRAM_FILE
 from nestling.prediction import evaluate
 from nestling.pruning import prune as run_pruning
 from nestling.pruning import save_pruned, to_dense
 from nestling.pruning.gated import without_widths
-from nestling.pruning.methods import PRETRAINING, MethodName, Structure
+from nestling.pruning.options import PRETRAINING, MethodName, Structure
 from nestling.training import Recipe
 from nestling.training.feeds import make_feed
 from nestling.training.saving import made_folder

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from nestling.commands.building import Device, chosen
-from nestling.commands.training import data_of
+from nestling.commands.building import chosen
+from nestling.commands.options import Device
+from nestling.commands.own_data import data_of
 from nestling.data import Data
 from nestling.delivery import Packing, save_small
 from nestling.delivery.small import PROGRAM_FILE
@@ -19,8 +20,7 @@ from nestling.processes import connected
 from nestling.report import curve_table, draw_front
 from nestling.search import Curve
 from nestling.search import search as run_search
-from nestling.search.costs import CostName
-from nestling.search.strategies import StrategyName
+from nestling.search.options import CostName, StrategyName
 from nestling.training import Run, open_run
 from nestling.training.feeds import make_feed
 

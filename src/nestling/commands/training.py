@@ -9,23 +9,22 @@ import torch
 from torch import nn
 
 from nestling import data as sets
-from nestling.commands.building import Device, Nesting, built, chosen, load_weights, not_taken, option
+from nestling.commands.building import built, chosen, load_weights, not_taken, option
+from nestling.commands.options import BATCH, Device, Nesting
+from nestling.commands.own_data import data_of
 from nestling.data import Data
-from nestling.errors import RangeError, RunError
+from nestling.errors import RangeError
 from nestling.network import Nested, cost, nest
 from nestling.network.cut import make_cut, smallest_cut
-from nestling.network.group import UNIT_KINDS
+from nestling.network.options import UNIT_KINDS
 from nestling.processes import connected
 from nestling.report import score_widths, widths_table
 from nestling.tables import thousands
 from nestling.training import Recipe, Run, open_run
 from nestling.training import train as run_training
-from nestling.training.feeds import training_fingerprint
 from nestling.training.files import write_json
 from nestling.training.train import prepared
 
-BATCH = 500
-"""Examples that are scored or predicted at a time."""
 LITTLE_CUT = 0.9
 """The share of a network's multiply-adds at its smallest cut above which ``train`` says that little can be cut."""
 
@@ -125,20 +124,6 @@ def _smallest(nested: Nested) -> str:
     if with_bits or macs <= LITTLE_CUT:
         return line
     return f"{line}. Little can be cut: the table says why the rest stays."
-
-
-def data_of(run: Run) -> Data:
-    """The data that a run was trained on."""
-    loaded_with = run.data.get("loaded_with")
-    if loaded_with is None:
-        raise RunError(run.folder, "was trained on data of yours that no file describes", "Use nl.evaluate.")
-    known = {"source", "validation", "hold_out", "seed"}  # a folder does not say where data is fetched to, or unchecked
-    if not isinstance(loaded_with, dict) or loaded_with.keys() != known or not isinstance(loaded_with["source"], str):
-        raise RunError(run.folder, "does not say what data it was trained on", "Restore recipe.json from a copy.")
-    loaded = sets.load(**loaded_with)
-    if training_fingerprint(loaded) != run.data.get("fingerprint"):
-        raise RunError(run.folder, f"was trained on other data than {loaded.name} is now", "Restore the data.")
-    return loaded
 
 
 def _strange(loaded: Data, ood: str | None) -> Any:  # noqa: ANN401

@@ -1,14 +1,19 @@
 """Data sets by name or by path, held in memory and served in batches that can be made again."""
 
-from nestling.data.augmentation import Augment
-from nestling.data.batches import Batches, Grader
-from nestling.data.dataset_batches import DatasetBatches
-from nestling.data.faults import DamagedError, DataError, MissingError
-from nestling.data.files import data_root
-from nestling.data.listing import Found, found
-from nestling.data.loading import load, names
-from nestling.data.record import Data, Task
-from nestling.data.split import Split
+from typing import TYPE_CHECKING
+
+from nestling.lazily import imports_lazily
+
+if TYPE_CHECKING:
+    from nestling.data.augmentation import Augment
+    from nestling.data.batches import Batches, Grader
+    from nestling.data.dataset_batches import DatasetBatches
+    from nestling.data.faults import DamagedError, DataError, MissingError
+    from nestling.data.files import data_root
+    from nestling.data.listing import Found, found
+    from nestling.data.loading import load, names
+    from nestling.data.record import Data, Task
+    from nestling.data.split import Split
 
 __all__ = [
     "Augment",
@@ -27,3 +32,18 @@ __all__ = [
     "load",
     "names",
 ]
+
+imports_lazily(
+    __name__,
+    {
+        "nestling.data.augmentation": "Augment",
+        "nestling.data.batches": "Batches Grader",
+        "nestling.data.dataset_batches": "DatasetBatches",
+        "nestling.data.faults": "DamagedError DataError MissingError",
+        "nestling.data.files": "data_root",
+        "nestling.data.listing": "Found found",
+        "nestling.data.loading": "load names",
+        "nestling.data.record": "Data Task",
+        "nestling.data.split": "Split",
+    },
+)

@@ -1,47 +1,52 @@
 """The mathematics: orders over widths, weight posteriors, gates, and the divergences between them."""
 
-from nestling.distributions.divergences import (
-    bernoulli_kl,
-    bn3_refitted_regulariser,
-    bn3_regulariser,
-    categorical_kl,
-    gaussian_kl,
-    hierarchical_kl,
-    kumaraswamy_beta_kl,
-    log_uniform_kl,
-    molchanov_kl,
-    truncated_log_normal_kl,
-)
-from nestling.distributions.gates import (
-    BernoulliGate,
-    BetaBernoulli,
-    ConcreteGate,
-    DependentBetaBernoulli,
-    Gate,
-    GaussianDropoutGate,
-    GaussianGate,
-    LogNormalGate,
-    kumaraswamy_mean,
-)
-from nestling.distributions.orders import (
-    BernoulliChain,
-    Downhill,
-    Geometric,
-    Order,
-    Uniform,
-    expected_loss,
-    kl,
-    leave_one_out,
-    with_baseline,
-)
-from nestling.distributions.weights import (
-    LOG_ALPHA_BOUNDS,
-    AdditiveGaussian,
-    MultiplicativeGaussian,
-    WeightPosterior,
-    to_log_alpha,
-    to_log_sigma2,
-)
+from typing import TYPE_CHECKING
+
+from nestling.lazily import imports_lazily
+
+if TYPE_CHECKING:
+    from nestling.distributions.divergences import (
+        bernoulli_kl,
+        bn3_refitted_regulariser,
+        bn3_regulariser,
+        categorical_kl,
+        gaussian_kl,
+        hierarchical_kl,
+        kumaraswamy_beta_kl,
+        log_uniform_kl,
+        molchanov_kl,
+        truncated_log_normal_kl,
+    )
+    from nestling.distributions.gates import (
+        BernoulliGate,
+        BetaBernoulli,
+        ConcreteGate,
+        DependentBetaBernoulli,
+        Gate,
+        GaussianDropoutGate,
+        GaussianGate,
+        LogNormalGate,
+        kumaraswamy_mean,
+    )
+    from nestling.distributions.orders import (
+        BernoulliChain,
+        Downhill,
+        Geometric,
+        Order,
+        Uniform,
+        expected_loss,
+        kl,
+        leave_one_out,
+        with_baseline,
+    )
+    from nestling.distributions.weights import (
+        LOG_ALPHA_BOUNDS,
+        AdditiveGaussian,
+        MultiplicativeGaussian,
+        WeightPosterior,
+        to_log_alpha,
+        to_log_sigma2,
+    )
 
 __all__ = [
     "LOG_ALPHA_BOUNDS",
@@ -79,3 +84,23 @@ __all__ = [
     "truncated_log_normal_kl",
     "with_baseline",
 ]
+
+imports_lazily(
+    __name__,
+    {
+        "nestling.distributions.divergences": (
+            "bernoulli_kl bn3_refitted_regulariser bn3_regulariser categorical_kl gaussian_kl "
+            "hierarchical_kl kumaraswamy_beta_kl log_uniform_kl molchanov_kl truncated_log_normal_kl"
+        ),
+        "nestling.distributions.gates": (
+            "BernoulliGate BetaBernoulli ConcreteGate DependentBetaBernoulli Gate GaussianDropoutGate "
+            "GaussianGate LogNormalGate kumaraswamy_mean"
+        ),
+        "nestling.distributions.orders": (
+            "BernoulliChain Downhill Geometric Order Uniform expected_loss kl leave_one_out with_baseline"
+        ),
+        "nestling.distributions.weights": (
+            "LOG_ALPHA_BOUNDS AdditiveGaussian MultiplicativeGaussian WeightPosterior to_log_alpha to_log_sigma2"
+        ),
+    },
+)

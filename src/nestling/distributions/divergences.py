@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nestling.arguments import floating_tensor, inner_probability, positive_number
+from nestling.arguments import inner_probability, positive_number
 from nestling.distributions.special import EULER_GAMMA, log_normal_interval, sech_integral
+from nestling.tensor_arguments import floating_tensor
 
 
 def log_uniform_kl(log_alpha: Tensor) -> Tensor:

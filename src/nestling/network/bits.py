@@ -3,47 +3,22 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 from torch import Tensor, nn
 
-from nestling.arguments import count
-from nestling.errors import ArgumentError, DtypeError
+from nestling.errors import ArgumentError
 from nestling.network.cut import Cut
 from nestling.network.dorefa import MOST_BITS, quantise_dorefa
 from nestling.network.group import BIT_SUFFIX, Group, Groups
 from nestling.network.layers import layer_type, mean_name
 from nestling.network.modes import called_with
-from nestling.network.quantiser import HOWS, NUM_PAIRS, How, fitted_log_tau, quantise, quantise_masked
+from nestling.network.options import Bits, QuantiserName
+from nestling.network.quantiser import NUM_PAIRS, fitted_log_tau, quantise, quantise_masked
 from nestling.network.tensors import Holders
 
-QuantiserName = Literal["steps", "dorefa"]
 FIRST_SHARPNESS, LAST_SHARPNESS = 20.0, 2000.0
 """Sharpness that annealed steps start from, and the most that they reach (Quantization Networks)."""
-
-
-@dataclass(frozen=True)
-class Bits:
-    """How weights are quantised, where ``kinds`` of ``nest`` includes "bit"."""
-
-    num_groups: int | None = None
-    """Into how many groups of consecutive layers, each with a number of bits of its own; None is one for each layer."""
-    ends: bool = False
-    """Quantise the first and the last layer too."""
-    quantiser: QuantiserName = "steps"
-    """steps is FN3's nested quantiser with a learned scale; dorefa is that of AdaBits, to compare with."""
-    how: How = "straight_through"
-    """How gradients pass the steps: straight through, or by sigmoids that grow sharper while training goes on."""
-
-    def __post_init__(self) -> None:
-        if self.num_groups is not None:
-            count("num_groups", self.num_groups, "into how many groups the quantised layers are divided")
-        if not isinstance(self.ends, bool):
-            raise DtypeError("ends", repr(self.ends), "True or False", "False leaves the first and last layer alone.")
-        for name, options in (("quantiser", get_args(QuantiserName)), ("how", HOWS)):
-            if getattr(self, name) not in options:
-                needed = f"one of {', '.join(options)}"
-                raise ArgumentError(name, repr(getattr(self, name)), needed, "Check its spelling.")
 
 
 @dataclass(frozen=True)

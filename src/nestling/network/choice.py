@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from nestling.arguments import count
 from nestling.errors import ArgumentError
-from nestling.network.group import BIT_SUFFIX, KINDS, Group, Groups, Kind
+from nestling.network.group import BIT_SUFFIX, Group, Groups
+from nestling.network.options import KINDS, Kind
 
 
 class Choice:

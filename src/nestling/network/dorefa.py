@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from nestling.arguments import count, floating_tensor
+from nestling.arguments import count
 from nestling.errors import RangeError
+from nestling.tensor_arguments import floating_tensor
 
 MOST_BITS = 4
 """The largest number of bits, to stand beside the nine levels of nested steps."""

@@ -2,18 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from nestling.errors import ArgumentError
+from nestling.network.options import Kind
 from nestling.tables import text_table
 
-Kind = Literal["neuron", "channel", "head", "path", "layer", "bit"]
-KINDS: tuple[Kind, ...] = ("neuron", "channel", "head", "path", "layer", "bit")
-UNIT_KINDS: tuple[Kind, ...] = ("channel", "neuron", "head", "path")
-"""What is cut unless the caller says otherwise: parts of layers, of which a cut computes what zeros would give."""
 BIT_SUFFIX = ".bits"
 """What the name of a group of bits ends with, after that of its first layer; ``only`` leaves such names to them."""
 

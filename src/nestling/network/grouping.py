@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nestling.network.group import Group, Kind, Slice
+from nestling.network.group import Group, Slice
 from nestling.network.labels import Ids
+from nestling.network.options import Kind
 from nestling.network.plan import Branch
 from nestling.network.trace import Trace
 

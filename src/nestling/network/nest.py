@@ -10,25 +10,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from nestling.arguments import real_tensor
+from nestling.distributions.options import Sampling
 from nestling.distributions.orders import OrderMaker
 from nestling.distributions.weights import POSTERIORS
 from nestling.errors import ArgumentError, DtypeError
-from nestling.network.bits import Bits, bit_groups, of_posteriors, with_bit_groups
+from nestling.network.bits import bit_groups, of_posteriors, with_bit_groups
 from nestling.network.choice import Choice
 from nestling.network.discovery import discover
-from nestling.network.group import UNIT_KINDS, Groups, Kind, Slice
+from nestling.network.group import Groups, Slice
 from nestling.network.group_orders import order_maker, orders_of
 from nestling.network.layers import (
-    Sampling,
     VariationalLayer,
     check_sampling,
     default_posterior,
     make_variational,
 )
-from nestling.network.nested import Nested
+from nestling.network.nested import Nested, as_call
+from nestling.network.options import UNIT_KINDS, Bits, Kind
 from nestling.network.rules import Rule, default_rules
 from nestling.network.sorting import Loss, Sort, check_sort, chosen_sort, norms, sort_units, taylor
+from nestling.tensor_arguments import real_tensor
 from nestling.torch_parts import pytree
 
 
@@ -194,13 +195,6 @@ def _calls(
             raise ArgumentError("batches", given, "an iterable of (inputs, targets) pairs", "Pass a DataLoader.")
         inputs, targets = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), tuple(batch))
         yield as_call(inputs), targets
-
-
-def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: ANN401
-    """An example as positional and keyword arguments."""
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    return (tuple(example), {}) if isinstance(example, tuple | list) else ((example,), {})
 
 
 def _with_posteriors(groups: Groups, module: nn.Module) -> Groups:

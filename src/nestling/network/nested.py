@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from nestling.distributions.orders import Order
 from nestling.distributions.weights import WeightPosterior
 from nestling.errors import ArgumentError, ShapeError
-from nestling.network.bits import Bits, Levels, Quantised
+from nestling.network.bits import Levels, Quantised
 from nestling.network.cut import Cut, full_cut, make_cut
 from nestling.network.group import Groups
 from nestling.network.layers import VariationalLayer, drawing, mean_name, plain_name
 from nestling.network.modes import in_mode
+from nestling.network.options import Bits
 from nestling.network.plan import Plan
 from nestling.network.private import PrivateNorms
 from nestling.network.runner import REMEMBERED_CUTS, Bound, Runner
@@ -326,6 +327,13 @@ class Nested(Moving):
             known = self.statistics[cut]
             smaller |= {name: value.to(tensors[name].device, tensors[name].dtype) for name, value in known.items()}
         return smaller
+
+
+def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: ANN401
+    """An example as positional and keyword arguments."""
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    return (tuple(example), {}) if isinstance(example, tuple | list) else ((example,), {})
 
 
 class _Block:

@@ -2,17 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nestling.arguments import count, floating_tensor, positive_number, probabilities, real_tensor, whole_tensor
+from nestling.arguments import count, positive_number
 from nestling.errors import ArgumentError, DtypeError, RangeError, ShapeError
-
-How = Literal["straight_through", "sigmoid"]
-HOWS: tuple[How, ...] = ("straight_through", "sigmoid")
+from nestling.network.options import HOWS, How
+from nestling.tensor_arguments import floating_tensor, probabilities, real_tensor, whole_tensor
 
 LEVELS = (0.0, 1.0, 2.0, 4.0, 8.0)
 """The levels |tau w| can have; each pair of steps adds the next one, on both sides (FN3)."""

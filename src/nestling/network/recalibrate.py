@@ -10,8 +10,7 @@ from torch import Tensor
 from nestling.errors import ArgumentError
 from nestling.network.cut import Cut, make_cut
 from nestling.network.modes import in_mode
-from nestling.network.nest import as_call
-from nestling.network.nested import Nested
+from nestling.network.nested import Nested, as_call
 from nestling.network.norms import norms_with_statistics
 from nestling.processes import ALONE, current
 from nestling.torch_parts import BatchNorm, pytree

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from nestling.distributions.weights import POSTERIORS
 from nestling.errors import ArgumentError
-from nestling.network.bits import Bits
 from nestling.network.cut import smallest_cut
-from nestling.network.group import KINDS, Group, Groups, Slice
+from nestling.network.group import Group, Groups, Slice
 from nestling.network.group_orders import order_maker, orders_of
 from nestling.network.labels import Ids
 from nestling.network.layers import VariationalLayer, check_sampling, convert_layers, converted_layers, exact_type
 from nestling.network.modes import in_mode
 from nestling.network.nested import Nested
+from nestling.network.options import KINDS, Bits
 from nestling.network.plan_json import UnwritableError, plan_from_json, plan_to_json
 from nestling.network.ranges import from_ranges, to_ranges, whole
 from nestling.network.runner import GraphRunner, ModuleRunner, Runner

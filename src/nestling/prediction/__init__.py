@@ -1,21 +1,26 @@
 """Predictions with their uncertainty, scores over data sets, and calibration after training."""
 
-from nestling.prediction.calibrate import calibrate
-from nestling.prediction.calibration import Calibration
-from nestling.prediction.detection import Detection
-from nestling.prediction.evaluate import evaluate
-from nestling.prediction.likelihoods import (
-    Bernoulli,
-    Categorical,
-    Gaussian,
-    HeteroscedasticGaussian,
-    Likelihood,
-    likelihood_named,
-)
-from nestling.prediction.predict import predict
-from nestling.prediction.predictions import ClassPrediction, Prediction, RegressionPrediction
-from nestling.prediction.reliability import Reliability
-from nestling.prediction.scores import ClassScores, RegressionScores, Scores, SetScores
+from typing import TYPE_CHECKING
+
+from nestling.lazily import imports_lazily
+
+if TYPE_CHECKING:
+    from nestling.prediction.calibrate import calibrate
+    from nestling.prediction.calibration import Calibration
+    from nestling.prediction.detection import Detection
+    from nestling.prediction.evaluate import evaluate
+    from nestling.prediction.likelihoods import (
+        Bernoulli,
+        Categorical,
+        Gaussian,
+        HeteroscedasticGaussian,
+        Likelihood,
+        likelihood_named,
+    )
+    from nestling.prediction.predict import predict
+    from nestling.prediction.predictions import ClassPrediction, Prediction, RegressionPrediction
+    from nestling.prediction.reliability import Reliability
+    from nestling.prediction.scores import ClassScores, RegressionScores, Scores, SetScores
 
 __all__ = [
     "Bernoulli",
@@ -38,3 +43,20 @@ __all__ = [
     "likelihood_named",
     "predict",
 ]
+
+imports_lazily(
+    __name__,
+    {
+        "nestling.prediction.calibrate": "calibrate",
+        "nestling.prediction.calibration": "Calibration",
+        "nestling.prediction.detection": "Detection",
+        "nestling.prediction.evaluate": "evaluate",
+        "nestling.prediction.likelihoods": (
+            "Bernoulli Categorical Gaussian HeteroscedasticGaussian Likelihood likelihood_named"
+        ),
+        "nestling.prediction.predict": "predict",
+        "nestling.prediction.predictions": "ClassPrediction Prediction RegressionPrediction",
+        "nestling.prediction.reliability": "Reliability",
+        "nestling.prediction.scores": "ClassScores RegressionScores Scores SetScores",
+    },
+)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from nestling.arguments import floating_tensor, positive_number, real_tensor, whole_tensor
+from nestling.arguments import positive_number
 from nestling.distributions.noise import random_signs, stream
 from nestling.errors import ArgumentError, RangeError, ShapeError
 from nestling.network.moments import Direction
@@ -23,6 +23,7 @@ from nestling.prediction.predictions import (
 )
 from nestling.prediction.tallies import ClassTally, RegressionTally, Tally
 from nestling.prediction.uncertainty import normal_log_prob
+from nestling.tensor_arguments import floating_tensor, real_tensor, whole_tensor
 
 LOG_VARIANCE_LIMIT = 12.0
 """Learned log-variances stay within plus and minus this: standard deviations from 0.0025 to 400."""

@@ -10,18 +10,18 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, fx, nn
 
-from nestling.arguments import real_tensor
 from nestling.distributions.noise import drawn_from, stream
+from nestling.distributions.options import Sampling
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.network.cut import Cut
-from nestling.network.layers import Sampling, Stochastic, VariationalLayer, carrying_moments, drawing, sampled_as
+from nestling.network.layers import Stochastic, VariationalLayer, carrying_moments, drawing, sampled_as
 from nestling.network.modes import in_mode
 from nestling.network.moments import Moments
-from nestling.network.nest import as_call
-from nestling.network.nested import Nested
+from nestling.network.nested import Nested, as_call
 from nestling.network.reuse import Reuse
 from nestling.prediction.likelihoods import Likelihood
 from nestling.seeding import Purpose, mixed
+from nestling.tensor_arguments import real_tensor
 from nestling.torch_parts import pytree
 
 CutLike = float | Mapping[str, int] | Cut

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,7 +12,9 @@ from nestling.prediction.masks import dice, generalised_energy_distance, iou
 from nestling.prediction.predictions import ClassPrediction, Prediction, RegressionPrediction
 from nestling.prediction.reliability import bin_sums, reliability
 from nestling.prediction.scores import ClassScores, RegressionScores, Scores, SetScores
-from nestling.processes import Processes
+
+if TYPE_CHECKING:
+    from nestling.processes import Processes  # which imports what exchanges tensors, for a network that is used alone
 
 
 class Tally(ABC):
@@ -36,7 +39,7 @@ class Tally(ABC):
     def scores(self) -> Scores:
         """The scores of everything that was added."""
 
-    def join(self, processes: Processes) -> None:
+    def join(self, processes: "Processes") -> None:
         """Count what the other processes have counted too."""
         rows = {f"rows {name}": torch.cat(own) for name, own in self._rows.items()}
         found = processes.gather_tensors({f"sums {name}": own for name, own in self._sums.items()} | rows)

@@ -1,8 +1,23 @@
 """Pruning: networks made smaller for good by Bayesian dropout, of single weights or of whole units."""
 
-from nestling.pruning.prune import prune
-from nestling.pruning.pruned import LayerReport, Pruned
-from nestling.pruning.sparse import SparseLinear, to_dense, to_sparse
-from nestling.pruning.storing import load_pruned, save_pruned
+from typing import TYPE_CHECKING
+
+from nestling.lazily import imports_lazily
+
+if TYPE_CHECKING:
+    from nestling.pruning.prune import prune
+    from nestling.pruning.pruned import LayerReport, Pruned
+    from nestling.pruning.sparse import SparseLinear, to_dense, to_sparse
+    from nestling.pruning.storing import load_pruned, save_pruned
 
 __all__ = ["LayerReport", "Pruned", "SparseLinear", "load_pruned", "prune", "save_pruned", "to_dense", "to_sparse"]
+
+imports_lazily(
+    __name__,
+    {
+        "nestling.pruning.prune": "prune",
+        "nestling.pruning.pruned": "LayerReport Pruned",
+        "nestling.pruning.sparse": "SparseLinear to_dense to_sparse",
+        "nestling.pruning.storing": "load_pruned save_pruned",
+    },
+)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from nestling.distributions.gates import BetaBernoulli, DependentBetaBernoulli
 from nestling.network import Nested
 from nestling.network.modes import in_mode
-from nestling.network.nest import as_call
+from nestling.network.nested import as_call
 from nestling.pruning.cutting import CutOut
 from nestling.pruning.gated import Gates, gates_in, holding, without_widths
 from nestling.pruning.run_time import RunTimeGate, RunTimeReader

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nestling.distributions.gates import Gate
 from nestling.network import Groups, Nested
 from nestling.network.layers import Stochastic
-from nestling.network.nest import as_call
+from nestling.network.nested import as_call
 from nestling.network.runner import ModuleRunner
 from nestling.pruning.sites import Reader, Site
 

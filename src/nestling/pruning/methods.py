@@ -2,17 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from nestling.arguments import finite_number
 from nestling.distributions.divergences import hierarchical_kl, log_uniform_kl
 from nestling.distributions.gates import BetaBernoulli, Gate, GaussianGate, LogNormalGate
 from nestling.distributions.weights import LOG_ALPHA_BOUNDS
 from nestling.errors import ArgumentError, RangeError
+from nestling.pruning.options import PRUNING, Structure
 from nestling.training.recipe import Recipe, WeightKL
-
-MethodName = Literal["sparse_vd", "vbd", "beta_bernoulli", "dependent_beta_bernoulli", "log_normal"]
-Structure = Literal["weights", "units"]
 
 
 @dataclass(frozen=True)
@@ -42,10 +40,6 @@ METHODS: dict[str, Method] = {
     "log_normal": Method(("units",), LogNormalGate, 1.0, (0.0, float("inf"))),
 }
 
-PRUNING = Recipe(epochs=100, batch_size=100, lr=1e-3, order_lr=1e-2, lr_warm_up=0.0, kappa=1.0, kl_warm_up=0.1)
-"""How a network is pruned unless the caller says otherwise."""
-PRETRAINING = Recipe(epochs=20, batch_size=100, lr=1e-3, lr_warm_up=0.0, kappa=0.0)
-"""How a network is trained before it is pruned, if that is asked for."""
 _WHOLE: Mapping[str, Any] = {"draws": 1, "explore": 0.0, "coupled": 0.0, "sandwich": 0.0, "cuts": (1.0,)}
 """Entries that concern widths, of which a network that is pruned has none."""
 

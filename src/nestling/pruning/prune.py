@@ -22,9 +22,7 @@ from nestling.pruning.cutting import cut_out, joined, with_folded
 from nestling.pruning.dependent import in_use, run_time_network, with_dependence, with_one_reader
 from nestling.pruning.gated import Gates, gated, gates_in, without_widths
 from nestling.pruning.methods import (
-    PRETRAINING,
     Method,
-    Structure,
     checked_threshold,
     finishing_recipe,
     method_named,
@@ -32,6 +30,7 @@ from nestling.pruning.methods import (
     pruning_recipe,
     tuning_recipe,
 )
+from nestling.pruning.options import PRETRAINING, Structure
 from nestling.pruning.pruned import LayerReport, Pruned
 from nestling.pruning.sites import Site, check_called, chosen_sites, find_sites
 from nestling.pruning.weights import (

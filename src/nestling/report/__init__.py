@@ -1,10 +1,15 @@
 """What a run shows to people: tables of its widths and pictures of its curves."""
 
-from nestling.report.answers import answers, write_csv
-from nestling.report.curves import curve_table, draw_front
-from nestling.report.figures import Series, draw_curves
-from nestling.report.widths import WidthRow, score_widths, widths_table
-from nestling.tables import text_table
+from typing import TYPE_CHECKING
+
+from nestling.lazily import imports_lazily
+
+if TYPE_CHECKING:
+    from nestling.report.answers import answers, write_csv
+    from nestling.report.curves import curve_table, draw_front
+    from nestling.report.figures import Series, draw_curves
+    from nestling.report.widths import WidthRow, score_widths, widths_table
+    from nestling.tables import text_table
 
 __all__ = [
     "Series",
@@ -18,3 +23,14 @@ __all__ = [
     "widths_table",
     "write_csv",
 ]
+
+imports_lazily(
+    __name__,
+    {
+        "nestling.report.answers": "answers write_csv",
+        "nestling.report.curves": "curve_table draw_front",
+        "nestling.report.figures": "Series draw_curves",
+        "nestling.tables": "text_table",
+        "nestling.report.widths": "WidthRow score_widths widths_table",
+    },
+)

@@ -1,6 +1,19 @@
 """Search: what each cut costs and is worth, and the best network for every budget."""
 
-from nestling.search.curve import Curve, Row, Tried
-from nestling.search.search import search
+from typing import TYPE_CHECKING
+
+from nestling.lazily import imports_lazily
+
+if TYPE_CHECKING:
+    from nestling.search.curve import Curve, Row, Tried
+    from nestling.search.search import search
 
 __all__ = ["Curve", "Row", "Tried", "search"]
+
+imports_lazily(
+    __name__,
+    {
+        "nestling.search.curve": "Curve Row Tried",
+        "nestling.search.search": "search",
+    },
+)

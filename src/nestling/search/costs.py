@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -16,7 +15,6 @@ from nestling.network.cut import full_cut, smallest_cut
 from nestling.network.layers import VariationalLayer, mean_name
 from nestling.torch_parts import pytree
 
-CostName = Literal["params", "macs", "bytes", "latency"]
 OwnCost = Callable[[Nested, Cut], float]
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nestling.network import Cut, Nested
 from nestling.network.modes import in_mode
-from nestling.network.nest import as_call
+from nestling.network.nested import as_call
 from nestling.network.norms import norms_with_statistics
 from nestling.network.reuse import Reuse
 from nestling.prediction.evaluate import pairs

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from nestling.network.group import Group, Groups
 from nestling.search.curve import Tried, front
 from nestling.search.quality import Quality
 
-StrategyName = Literal["dynamic", "beam", "greedy", "uniform", "random"]
 Score = Callable[[Sequence[Cut]], list[Quality]]
 """Scores cuts; the more at once, the more of the work they share."""
 

@@ -10,7 +10,7 @@ from nestling.distributions.orders import RelaxedOrder
 from nestling.errors import ArgumentError
 from nestling.network import Cut, Nested
 from nestling.network.cut import full_cut
-from nestling.network.nest import as_call
+from nestling.network.nested import as_call
 from nestling.prediction.likelihoods import Likelihood
 from nestling.torch_parts import pytree
 from nestling.training.recipe import Recipe

@@ -1,7 +1,7 @@
 """What a run is fed: training, validation and recalibration batches, from a data set or from loaders of the user's."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -95,22 +95,6 @@ def _from_data(source: Data, recipe: Recipe) -> Feed:
         LIKELIHOODS[source.task],
         about,
     )
-
-
-def describes_data(about: Mapping[str, Any]) -> bool:
-    """Whether a record says what ``Feed.about`` does, as far as predictions need it."""
-    if not isinstance(about.get("likelihood"), str):
-        return False
-    if about.get("name") is None:
-        return True
-    shape, mean, std, classes = (about.get(key) for key in ("input_shape", "mean", "std", "classes"))
-    if not (isinstance(shape, list) and isinstance(mean, list) and isinstance(std, list) and isinstance(classes, list)):
-        return False
-    if not shape or not all(isinstance(own, int) and 0 < own < 2**31 for own in shape):
-        return False
-    numbers = all(isinstance(own, int | float) and abs(own) < 1e30 for own in (*mean, *std))
-    fits = len(mean) == len(std) == shape[0] and all(isinstance(own, str) for own in classes)
-    return numbers and fits and all(own > 0 for own in std)
 
 
 def training_fingerprint(source: Data) -> str:

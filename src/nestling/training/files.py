@@ -192,9 +192,9 @@ def tensors_digest(tensors: Iterable[Tensor]) -> str:
     return total.hexdigest()
 
 
-def bytes_of(tensor: Tensor) -> bytes:
-    """The content of a tensor."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+def bytes_of(tensor: Tensor) -> memoryview:
+    """The content of a tensor, without a copy where it lies in memory as it is read."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _finite(text: str) -> float:

@@ -1,8 +1,7 @@
-"""The folder of a run: its recipe, log, best weights, calibrations, and the state to go on from."""
+"""Writes the folder of a run: its recipe, log, best weights, calibrations, and the state to go on from."""
 
 import json
 import sys
-import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,15 +11,12 @@ from typing import Any
 import numpy
 import torch
 
-from nestling.errors import NestlingError, RunError
+from nestling.errors import RunError
 from nestling.network import Nested
 from nestling.prediction import Calibration
 from nestling.training.checkpoint import State, pack_checkpoint, state_of, unpack_checkpoint
 from nestling.training.events import event_writer, write_events
 from nestling.training.files import (
-    digest,
-    parsed,
-    plain_file,
     read_json,
     read_tensors,
     remove_parts,
@@ -31,10 +27,19 @@ from nestling.training.files import (
 from nestling.training.keeper import Keeper
 from nestling.training.lock import FolderLock
 from nestling.training.recipe import Recipe
+from nestling.training.run import (
+    CALIBRATION_FILE,
+    CHECK,
+    LOG_FILE,
+    PARTS,
+    RECIPE_FILE,
+    check_of,
+    identity_of,
+    lines_until,
+)
 from nestling.training.saving import (
     WEIGHTS_FILE,
     describe,
-    loaded,
     made_folder,
     save,
     unpack,
@@ -42,16 +47,10 @@ from nestling.training.saving import (
 )
 from nestling.version import __version__
 
-RECIPE_FILE = "recipe.json"
-LOG_FILE = "log.jsonl"
-CALIBRATION_FILE = "calibration.json"
 CHECKPOINT_FILE = "checkpoint.safetensors"
 PREVIOUS_FILE = "checkpoint.previous.safetensors"
 EVENTS_FOLDER = "events"
-_CHECK = "crc32"
 _MISSING = "nothing"
-_PARTS = ("data", "recipe", "network")
-"""What makes two runs the same."""
 
 
 class RunFolder(Keeper):
@@ -87,14 +86,14 @@ class RunFolder(Keeper):
             write_json(path, self._wanted | {"made_by": environment(self._num_processes)})
             return None
         saved = read_json(path)
-        for part in _PARTS:
+        for part in PARTS:
             if saved.get(part) != self._wanted[part]:
                 advice = "Choose another folder, or give the same command as before."
                 raise RunError(self.place, f"holds another run: {_difference(part, saved, self._wanted)}", advice)
         state = self._last_good(nested, optimiser)
         if state is not None:
             self._check_best(state)
-            self.lines = _lines_until(self.place / LOG_FILE, state.epoch, self._identity)
+            self.lines = lines_until(self.place / LOG_FILE, state.epoch, self._identity)
             self._write_log()
         return state
 
@@ -186,29 +185,8 @@ class RunFolder(Keeper):
             raise RunError(path, "belongs to another run", "Restore it from a copy, or train in another folder.")
 
     def _write_log(self) -> None:
-        text = "".join(json.dumps(line | {_CHECK: _check_of(line, self._identity)}) + "\n" for line in self.lines)
+        text = "".join(json.dumps(line | {CHECK: check_of(line, self._identity)}) + "\n" for line in self.lines)
         write_whole(self.place / LOG_FILE, text.encode())
-
-
-def identity_of(record: Mapping[str, Any]) -> str:
-    """What a run's files name it by: a checksum of its data, recipe and network."""
-    return digest({part: record.get(part) for part in _PARTS})
-
-
-def read_run(
-    place: Path, module: torch.nn.Module | None, *, trust: bool
-) -> tuple[Nested, dict[str, Any], list[Calibration]]:
-    """The network of a run folder, what its recipe file says, and its calibrations, all of the same run."""
-    saved = read_json(place / RECIPE_FILE)
-    path = place / WEIGHTS_FILE
-    tensors, record = read_tensors(path)
-    notes = record.get("notes")
-    if not isinstance(notes, dict) or notes.get("run") != identity_of(saved):
-        raise RunError(path, "belongs to another run than recipe.json", "Restore them from a copy, or train again.")
-    nested = loaded(path, tensors, record, module, trust=trust)
-    known = _calibrations_for(place, weights_digest(tensors))
-    calibrations = [own for own in known if own.cut in nested.statistics or not nested.statistics]
-    return nested, saved, calibrations
 
 
 def add_cuts(place: Path, nested: Nested, calibrations: list[Calibration]) -> None:
@@ -224,31 +202,6 @@ def write_calibrations(place: Path, calibrations: list[Calibration]) -> None:
     tensors, _ = read_tensors(place / WEIGHTS_FILE)
     rows = [calibration.to_dict() for calibration in calibrations]
     write_json(place / CALIBRATION_FILE, {"weights": weights_digest(tensors), "calibrations": rows})
-
-
-def read_calibrations(place: Path) -> list[Calibration]:
-    """The calibrations of a run; none if it was never calibrated."""
-    tensors, _ = read_tensors(place / WEIGHTS_FILE)
-    return _calibrations_for(place, weights_digest(tensors))
-
-
-def _calibrations_for(place: Path, weights: str) -> list[Calibration]:
-    path = place / CALIBRATION_FILE
-    if not path.exists():
-        return []
-    saved = read_json(path)
-    advice = "Delete it, and calibrate again."
-    if saved.get("weights") != weights:
-        raise RunError(path, "was fitted to other weights than model.safetensors has", advice)
-    try:
-        return [Calibration.from_dict(row) for row in saved["calibrations"]]
-    except (NestlingError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(path, f"is not a list of calibrations ({error})", advice) from None
-
-
-def read_log(place: Path, identity: str) -> list[dict[str, Any]]:
-    """The lines of a run's log."""
-    return _lines_until(place / LOG_FILE, sys.maxsize, identity)
 
 
 def environment(num_processes: int = 1) -> dict[str, Any]:
@@ -280,20 +233,3 @@ def _difference(part: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) 
 def _short(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _check_of(line: Mapping[str, Any], identity: str) -> int:
-    return zlib.crc32(json.dumps(line, sort_keys=True).encode() + identity.encode())
-
-
-def _lines_until(path: Path, epoch: int, identity: str) -> list[dict[str, Any]]:
-    """The lines of a run's log up to ``epoch``, one an epoch; those that are damaged or not its own are left out."""
-    lines: list[dict[str, Any]] = []
-    for text in plain_file(path).read_text(errors="replace").splitlines() if path.exists() else ():
-        with suppress(ValueError, RecursionError):
-            line = parsed(text)
-            if not isinstance(line, dict) or line.pop(_CHECK, None) != _check_of(line, identity):
-                continue
-            if isinstance(line.get("epoch"), int) and (lines[-1]["epoch"] if lines else 0) < line["epoch"] <= epoch:
-                lines.append(line)
-    return lines

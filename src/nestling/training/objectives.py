@@ -12,7 +12,7 @@ from nestling.errors import ArgumentError
 from nestling.network import Cut, Nested
 from nestling.network.cut import full_cut, smallest_cut
 from nestling.network.modes import in_mode
-from nestling.network.nest import as_call
+from nestling.network.nested import as_call
 from nestling.prediction.likelihoods import Categorical, Likelihood
 from nestling.torch_parts import pytree
 from nestling.training.recipe import ObjectiveName, Recipe

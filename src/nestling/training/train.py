@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,48 +12,23 @@ import torch
 from torch import nn
 
 from nestling.data import Data
-from nestling.errors import ArgumentError, DtypeError, RunError
-from nestling.network import Cut, Nested, recalibrate
+from nestling.errors import DtypeError
+from nestling.network import Nested, recalibrate
 from nestling.network.cut import make_cut
 from nestling.network.norms import norms_with_statistics
 from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_named
 from nestling.processes import ALONE, Processes, connected
-from nestling.training.feeds import describes_data, make_feed
+from nestling.training.feeds import make_feed
 from nestling.training.files import tensors_digest
-from nestling.training.folder import (
-    RECIPE_FILE,
-    RunFolder,
-    add_cuts,
-    identity_of,
-    read_calibrations,
-    read_log,
-    read_run,
-)
+from nestling.training.folder import RunFolder, add_cuts
 from nestling.training.keeper import Keeper, Memory
 from nestling.training.loop import Figures, Loop
 from nestling.training.recipe import Recipe
+from nestling.training.run import Run, read_calibrations
 from nestling.training.stopping import Stopping
 
 COVERAGES = (0.8, 0.9, 0.95, 0.99)
 """How often conformal sets should hold the truth, as far as there are examples to tell."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run: the network with its best weights, how it came about, and a calibration for each cut."""
-
-    nested: Nested
-    recipe: Recipe
-    likelihood: str
-    log: Sequence[dict[str, Any]]
-    calibrations: Sequence[Calibration]
-    data: dict[str, Any]
-    folder: Path | None
-
-    def calibration(self, cut: Any) -> Calibration | None:  # noqa: ANN401
-        """The calibration that was fitted at a cut, if there is one."""
-        wanted: Cut = make_cut(self.nested.groups, cut)
-        return next((own for own in self.calibrations if own.cut == wanted), None)
 
 
 def train(
@@ -157,18 +132,3 @@ def _calibrations(
             coverage=coverage,
             spread=spread,
         )
-
-
-def open_run(folder: str | PathLike[str], module: nn.Module | None = None, *, trust: bool = False) -> Run:
-    """Read a run back from its folder; ``module`` and ``trust`` are those of ``load``."""
-    place = Path(folder)
-    nested, saved, calibrations = read_run(place, module, trust=trust)
-    about = saved.get("data")
-    if not isinstance(about, dict) or not describes_data(about):
-        raise RunError(place / RECIPE_FILE, "does not say what data the run was trained on", "Restore it from a copy.")
-    try:
-        recipe = Recipe.from_dict(saved.get("recipe"))
-        likelihood_named(about["likelihood"])
-    except ArgumentError as error:
-        raise RunError(place / RECIPE_FILE, f"has a recipe that can't be used ({error})", "Restore it.") from None
-    return Run(nested, recipe, about["likelihood"], read_log(place, identity_of(saved)), calibrations, about, place)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from nestling.errors import DivergenceError
 from nestling.network import Cut, Nested
 from nestling.network.layers import VariationalLayer
-from nestling.network.nest import as_call
+from nestling.network.nested import as_call
 from nestling.torch_parts import pytree
 
 _SLOWER = "Lower lr, lengthen lr_warm_up and kl_warm_up, or let step_back do it."

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestling.arguments import finite_number, positive_number, unit_features
+from nestling.arguments import finite_number, positive_number
 from nestling.distributions.divergences import kumaraswamy_beta_kl
 from nestling.distributions.gates.gate import RelaxedGate
 from nestling.distributions.noise import exponential_noise, logistic_noise
 from nestling.distributions.special import log1mexp, log_beta, logit_from_log, within
+from nestling.tensor_arguments import unit_features
 
 SOFTPLUS_OF_ONE = 0.5413
 """softplus(0.5413) = 1, the released start of b."""

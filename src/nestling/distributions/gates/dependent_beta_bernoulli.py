@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestling.arguments import unit_features
 from nestling.distributions.divergences import gaussian_kl
 from nestling.distributions.gates.beta_bernoulli import SOFTPLUS_OF_ONE, BetaBernoulli, relaxed_bernoulli
 from nestling.distributions.gates.gate import Gate
 from nestling.distributions.noise import logistic_noise, normal_noise
+from nestling.tensor_arguments import unit_features
 
 PRIOR_STD = math.sqrt(5)
 """Standard deviation of the prior over beta, as released (the paper's text calls sqrt(10) a variance: erratum E36)."""

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from nestling.arguments import unit_features
 from nestling.distributions.divergences import hierarchical_kl
 from nestling.distributions.gates.gate import Gate
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.weights import AdditiveGaussian
+from nestling.tensor_arguments import unit_features
 
 
 class GaussianGate(Gate):

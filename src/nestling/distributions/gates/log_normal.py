@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor, nn
 
-from nestling.arguments import finite_number, unit_features
+from nestling.arguments import finite_number
 from nestling.distributions.divergences import truncated_log_normal_kl
 from nestling.distributions.gates.gate import Gate
 from nestling.distributions.noise import uniform_noise
 from nestling.distributions.special import log_normal_interval, within
+from nestling.tensor_arguments import unit_features
 
 
 class LogNormalGate(Gate):

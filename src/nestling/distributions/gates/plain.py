@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestling.arguments import inner_probability, probability, unit_features
+from nestling.arguments import inner_probability, probability
 from nestling.distributions.divergences import bernoulli_kl
 from nestling.distributions.gates.gate import Gate, RelaxedGate
 from nestling.distributions.noise import logistic_noise, normal_noise, uniform_noise
 from nestling.errors import RangeError
+from nestling.tensor_arguments import unit_features
 
 
 class _FixedGate(Gate):

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from nestling.arguments import probabilities, real_tensor
 from nestling.distributions.holding import hold
 from nestling.distributions.orders.chain import chain_length, chain_log_probs
 from nestling.distributions.orders.order import Order
 from nestling.errors import ArgumentError
+from nestling.tensor_arguments import probabilities, real_tensor
 
 
 class BernoulliChain(Order):

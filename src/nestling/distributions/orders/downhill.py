@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestling.arguments import last_size, real_tensor
 from nestling.distributions.holding import hold
 from nestling.distributions.noise import gumbel_noise
 from nestling.distributions.orders.chain import chain_length, chain_log_probs
 from nestling.distributions.orders.order import RelaxedOrder, masks_from_steps
+from nestling.tensor_arguments import last_size, real_tensor
 
 START_LOGIT = 3.0
 """Keep logit that a learned order starts from (BN3): each next block is kept with probability 0.95."""

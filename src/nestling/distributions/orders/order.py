@@ -6,13 +6,14 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from nestling.arguments import block_counts, whole_tensor
+from nestling.arguments import block_counts
 from nestling.distributions.divergences import categorical_kl
 from nestling.distributions.learned import Learned
 from nestling.distributions.noise import gumbel_noise
 from nestling.distributions.orders.chain import chain_log_probs
 from nestling.distributions.temperature import Tempered
 from nestling.errors import RangeError, ShapeError
+from nestling.tensor_arguments import whole_tensor
 
 
 class Order(Learned, ABC):

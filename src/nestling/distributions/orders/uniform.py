@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from nestling.arguments import floating_dtype
 from nestling.distributions.holding import hold
 from nestling.distributions.orders.order import Order
+from nestling.tensor_arguments import floating_dtype
 
 
 class Uniform(Order):

@@ -1,18 +1,15 @@
 """Weight posteriors: a Gaussian over each weight, N(theta, alpha theta^2)."""
 
-from typing import Literal
-
+from nestling.distributions.options import PosteriorName, Sampling
 from nestling.distributions.weights.gaussian import AdditiveGaussian, MultiplicativeGaussian, NaturalGaussian
 from nestling.distributions.weights.posterior import (
     LOG_ALPHA_BOUNDS,
-    Sampling,
     WeightPosterior,
     Worked,
     to_log_alpha,
     to_log_sigma2,
 )
 
-PosteriorName = Literal["gaussian", "ivon"]
 POSTERIORS: dict[str, type[WeightPosterior]] = {"gaussian": MultiplicativeGaussian, "ivon": NaturalGaussian}
 """The posteriors that ``nest`` can give weights, by name."""
 

@@ -8,12 +8,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from nestling.arguments import real_tensor
 from nestling.distributions.divergences import gaussian_kl
 from nestling.distributions.layout import laid_out_as
 from nestling.distributions.learned import Rate
+from nestling.distributions.options import Sampling
 from nestling.distributions.totals import total
-from nestling.distributions.weights.posterior import LOG_ALPHA_BOUNDS, PullBack, Sampling, WeightPosterior, to_log_alpha
+from nestling.distributions.weights.posterior import LOG_ALPHA_BOUNDS, PullBack, WeightPosterior, to_log_alpha
+from nestling.tensor_arguments import real_tensor
 
 START_LOG_ALPHA = -3.0
 """log alpha that every weight starts from: noise of a fifth of its size."""

@@ -3,22 +3,21 @@
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from nestling.arguments import floating_tensor, real_tensor
 from nestling.distributions.holding import hold
 from nestling.distributions.learned import Learned, Rate
 from nestling.distributions.noise import normal_noise
+from nestling.distributions.options import Sampling
 from nestling.errors import ShapeError
+from nestling.tensor_arguments import floating_tensor, real_tensor
 from nestling.torch_parts import Moving
 from nestling.writes import Kept
 
-Sampling = Literal["local", "channel", "shared", "each"]
-"""How the weights of a layer are drawn: see ``VariationalLayer``."""
 LOG_ALPHA_BOUNDS = (-20.0, 20.0)
 """log alpha is read within these bounds: past them a weight is a constant, or nothing but noise, in float32."""
 

@@ -1,6 +1,6 @@
 """Variational layers: one class per operation, each given a posterior over its weight."""
 
-from nestling.distributions.weights import Sampling
+from nestling.distributions.options import Sampling
 from nestling.network.layers.convert import (
     convert_layers,
     converted_layers,

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestling.distributions.weights import Sampling, WeightPosterior
+from nestling.distributions.options import Sampling
+from nestling.distributions.weights import WeightPosterior
 from nestling.network.layers.layer import Factors, VariationalLayer, as_parameter
 from nestling.torch_parts import ConvNd, edges_of, output_padding
 

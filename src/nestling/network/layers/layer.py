@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nestling.distributions.noise import normal_noise
-from nestling.distributions.weights import Sampling, WeightPosterior
+from nestling.distributions.options import Sampling
+from nestling.distributions.weights import WeightPosterior
 from nestling.network.layers.stochastic import Stochastic, check_sampling
 from nestling.network.moments import Moments, graph_of_means, noted
 from nestling.torch_parts import is_transformed

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestling.distributions.weights import Sampling, WeightPosterior
+from nestling.distributions.options import Sampling
+from nestling.distributions.weights import WeightPosterior
 from nestling.network.layers.layer import VariationalLayer, as_parameter
 
 

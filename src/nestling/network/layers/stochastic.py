@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from nestling.distributions.weights import Sampling
+from nestling.distributions.options import SAMPLINGS, Sampling
 from nestling.errors import ArgumentError
 from nestling.network.moments import Carrying, carrying
 from nestling.network.twin import STANDS_FOR
-
-SAMPLINGS: tuple[Sampling, ...] = ("local", "channel", "shared", "each")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,8 @@
+"""What weights may be given, by name: to be had without torch."""
+
+from typing import Literal
+
+PosteriorName = Literal["gaussian", "ivon"]
+Sampling = Literal["local", "channel", "shared", "each"]
+"""How the weights of a layer are drawn: see ``VariationalLayer``."""
+SAMPLINGS: tuple[Sampling, ...] = ("local", "channel", "shared", "each")

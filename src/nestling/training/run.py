@@ -1,0 +1,140 @@
+"""A finished run, and how it is read back from its folder."""
+
+import json
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from nestling.errors import ArgumentError, NestlingError, RunError
+from nestling.network.cut import Cut, make_cut
+from nestling.network.nested import Nested
+from nestling.prediction.calibration import Calibration
+from nestling.prediction.likelihoods import likelihood_named
+from nestling.training.files import digest, parsed, plain_file, read_json, read_tensors
+from nestling.training.recipe import Recipe
+from nestling.training.saving import WEIGHTS_FILE, loaded, weights_digest
+
+RECIPE_FILE = "recipe.json"
+LOG_FILE = "log.jsonl"
+CALIBRATION_FILE = "calibration.json"
+CHECK = "crc32"
+PARTS = ("data", "recipe", "network")
+"""What makes two runs the same."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: the network with its best weights, how it came about, and a calibration for each cut."""
+
+    nested: Nested
+    recipe: Recipe
+    likelihood: str
+    log: Sequence[dict[str, Any]]
+    calibrations: Sequence[Calibration]
+    data: dict[str, Any]
+    folder: Path | None
+
+    def calibration(self, cut: Any) -> Calibration | None:  # noqa: ANN401
+        """The calibration that was fitted at a cut, if there is one."""
+        wanted: Cut = make_cut(self.nested.groups, cut)
+        return next((own for own in self.calibrations if own.cut == wanted), None)
+
+
+def open_run(folder: str | PathLike[str], module: nn.Module | None = None, *, trust: bool = False) -> Run:
+    """Read a run back from its folder; ``module`` and ``trust`` are those of ``load``."""
+    place = Path(folder)
+    nested, saved, calibrations = read_run(place, module, trust=trust)
+    about = saved.get("data")
+    if not isinstance(about, dict) or not describes_data(about):
+        raise RunError(place / RECIPE_FILE, "does not say what data the run was trained on", "Restore it from a copy.")
+    try:
+        recipe = Recipe.from_dict(saved.get("recipe"))
+        likelihood_named(about["likelihood"])
+    except ArgumentError as error:
+        raise RunError(place / RECIPE_FILE, f"has a recipe that can't be used ({error})", "Restore it.") from None
+    return Run(nested, recipe, about["likelihood"], read_log(place, identity_of(saved)), calibrations, about, place)
+
+
+def describes_data(about: Mapping[str, Any]) -> bool:
+    """Whether a record says what ``Feed.about`` does, as far as predictions need it."""
+    if not isinstance(about.get("likelihood"), str):
+        return False
+    if about.get("name") is None:
+        return True
+    shape, mean, std, classes = (about.get(key) for key in ("input_shape", "mean", "std", "classes"))
+    if not (isinstance(shape, list) and isinstance(mean, list) and isinstance(std, list) and isinstance(classes, list)):
+        return False
+    if not shape or not all(isinstance(own, int) and 0 < own < 2**31 for own in shape):
+        return False
+    numbers = all(isinstance(own, int | float) and abs(own) < 1e30 for own in (*mean, *std))
+    fits = len(mean) == len(std) == shape[0] and all(isinstance(own, str) for own in classes)
+    return numbers and fits and all(own > 0 for own in std)
+
+
+def identity_of(record: Mapping[str, Any]) -> str:
+    """What a run's files name it by: a checksum of its data, recipe and network."""
+    return digest({part: record.get(part) for part in PARTS})
+
+
+def read_run(place: Path, module: nn.Module | None, *, trust: bool) -> tuple[Nested, dict[str, Any], list[Calibration]]:
+    """The network of a run folder, what its recipe file says, and its calibrations, all of the same run."""
+    saved = read_json(place / RECIPE_FILE)
+    path = place / WEIGHTS_FILE
+    tensors, record = read_tensors(path)
+    notes = record.get("notes")
+    if not isinstance(notes, dict) or notes.get("run") != identity_of(saved):
+        raise RunError(path, "belongs to another run than recipe.json", "Restore them from a copy, or train again.")
+    nested = loaded(path, tensors, record, module, trust=trust)
+    known = _calibrations_for(place, weights_digest(tensors))
+    calibrations = [own for own in known if own.cut in nested.statistics or not nested.statistics]
+    return nested, saved, calibrations
+
+
+def read_calibrations(place: Path) -> list[Calibration]:
+    """The calibrations of a run; none if it was never calibrated."""
+    tensors, _ = read_tensors(place / WEIGHTS_FILE)
+    return _calibrations_for(place, weights_digest(tensors))
+
+
+def _calibrations_for(place: Path, weights: str) -> list[Calibration]:
+    path = place / CALIBRATION_FILE
+    if not path.exists():
+        return []
+    saved = read_json(path)
+    advice = "Delete it, and calibrate again."
+    if saved.get("weights") != weights:
+        raise RunError(path, "was fitted to other weights than model.safetensors has", advice)
+    try:
+        return [Calibration.from_dict(row) for row in saved["calibrations"]]
+    except (NestlingError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(path, f"is not a list of calibrations ({error})", advice) from None
+
+
+def read_log(place: Path, identity: str) -> list[dict[str, Any]]:
+    """The lines of a run's log."""
+    return lines_until(place / LOG_FILE, sys.maxsize, identity)
+
+
+def check_of(line: Mapping[str, Any], identity: str) -> int:
+    """A checksum of a line of the log and of the run it is from."""
+    return zlib.crc32(json.dumps(line, sort_keys=True).encode() + identity.encode())
+
+
+def lines_until(path: Path, epoch: int, identity: str) -> list[dict[str, Any]]:
+    """The lines of a run's log up to ``epoch``, one an epoch; those that are damaged or not its own are left out."""
+    lines: list[dict[str, Any]] = []
+    for text in plain_file(path).read_text(errors="replace").splitlines() if path.exists() else ():
+        with suppress(ValueError, RecursionError):
+            line = parsed(text)
+            if not isinstance(line, dict) or line.pop(CHECK, None) != check_of(line, identity):
+                continue
+            if isinstance(line.get("epoch"), int) and (lines[-1]["epoch"] if lines else 0) < line["epoch"] <= epoch:
+                lines.append(line)
+    return lines
