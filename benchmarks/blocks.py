@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import nestling as nl
 from nestling.distributions import log_uniform_kl
-from nestling.network.cut import full_cut
+from nestling.reading.cut import full_cut
 from nestling.training.elbo import elbo_terms
 from nestling.training.terms import weight_divergence
 

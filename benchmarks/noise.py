@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import nestling as nl
 from nestling.distributions.options import SAMPLINGS
-from nestling.network.layers import VariationalLayer
 from nestling.prediction import ClassScores
+from nestling.running.layers import VariationalLayer
 
 BATCH, DRAWS, EPOCHS = 64, 300, 20
 

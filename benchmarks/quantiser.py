@@ -13,9 +13,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestling.network.options import HOWS, How
-from nestling.network.planes import num_bytes, pack, unpack
-from nestling.network.quantiser import codes, fitted_log_tau, initial_log_tau, quantise
+from nestling.reading.options import HOWS, How
+from nestling.running.packed_bits import num_bytes, pack, unpack
+from nestling.running.quantiser import codes, fitted_log_tau, initial_log_tau, quantise
 
 PAIRS = (1, 2, 3, 4)
 SEEDS = (0, 1, 2)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import nestling as nl
 from nestling.network import Cut, Nested
-from nestling.network.modes import in_mode
 from nestling.prediction.likelihoods import likelihood_named
+from nestling.running.modes import in_mode
 from nestling.search.costs import Costs
 from nestling.search.quality import Judge, Quality
 from nestling.search.strategies import Effort, Space, beam

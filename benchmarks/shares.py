@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import nestling as nl
 from nestling.distributions import log_uniform_kl
-from nestling.network.cut import full_cut
+from nestling.reading.cut import full_cut
 from nestling.training.terms import weight_divergence
 from training import AVERAGED, NUM_EXAMPLES, inputs, step_of
 

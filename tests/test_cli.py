@@ -56,7 +56,7 @@ def place(tmp_path_factory):
 def nestling(place, monkeypatch, capsys):
     """Runs a command in that folder, and gives its exit code, output and errors."""
     monkeypatch.setattr(sys, "path", sys.path[:])
-    monkeypatch.setattr(import_module("nestling.network.cost"), "MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(import_module("nestling.running.cost"), "MEASURED_SECONDS", 0.0)
     monkeypatch.chdir(place)
 
     def call(*words):

@@ -40,7 +40,7 @@ def pictures(number=160, seed=0):
 
 @pytest.fixture(autouse=True)
 def quick_latency(monkeypatch):
-    monkeypatch.setattr(import_module("nestling.network.cost"), "MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(import_module("nestling.running.cost"), "MEASURED_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ def shrink(monkeypatch):
     monkeypatch.setattr(demo, "NETWORK_WIDTH", 1 / 16)
     monkeypatch.setattr(demo, "NUM_BLOCKS", 4)
     monkeypatch.setattr(demo, "RECIPE", demo.RECIPE.but(epochs=1, cuts=WIDTHS, samples=2))
-    monkeypatch.setattr(import_module("nestling.network.cost"), "MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(import_module("nestling.running.cost"), "MEASURED_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)

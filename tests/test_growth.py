@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import nestling as nl
 from nestling.commands.options import Nesting
 from nestling.data.parts import WHOLE, labelled
-from nestling.data.sources import SOURCES, Layout, Source
+from nestling.data.sources import SOURCES, Layout, OfficialSet
 from nestling.distributions.gates import Gate
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.orders import ORDERS, Order
@@ -25,10 +25,10 @@ from nestling.distributions.weights import (
     to_log_alpha,
 )
 from nestling.errors import ArgumentError, NestlingError
-from nestling.network.agreement import difference
-from nestling.network.layers import LAYERS, LayerType, VariationalLayer, sizes_of_weight
 from nestling.pruning.methods import METHODS, Method
 from nestling.pruning.options import MethodName
+from nestling.running.agreement import difference
+from nestling.running.layers import LAYERS, LayerType, VariationalLayer, sizes_of_weight
 from nestling.search.costs import COSTS, CostType
 from nestling.search.options import CostName, StrategyName
 from nestling.search.strategies import STRATEGIES, Strategy
@@ -373,7 +373,9 @@ def test_a_data_set(monkeypatch, tmp_path):
         images[np.arange(80), 0, numbers] = 255
         return labelled(images, numbers, 2, "stripes")
 
-    monkeypatch.setitem(SOURCES, "stripes", Source("stripes", {WHOLE: (Layout((), stripes),)}, {WHOLE: 80}, ("-", "=")))
+    monkeypatch.setitem(
+        SOURCES, "stripes", OfficialSet("stripes", {WHOLE: (Layout((), stripes),)}, {WHOLE: 80}, ("-", "="))
+    )
     data = nl.data.load("stripes", root=tmp_path)
     assert (data.num_outputs, data.classes, data.input_shape) == (2, ("-", "="), (1, 2, 2))
     network = nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))

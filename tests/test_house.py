@@ -1,6 +1,7 @@
 """The rules of the house: imports go down the floors and never round, and every module says what it is."""
 
 import ast
+import importlib
 import re
 from functools import cache
 from pathlib import Path
@@ -19,11 +20,14 @@ FLOORS = [
     {"delivery"},
     {"search", "pruning"},
     {"training"},
+    {"storage"},
     {"prediction"},
     {"models", "data"},
     {"network"},
+    {"running"},
+    {"reading"},
     {"distributions"},
-    {"arguments", "processes", "seeding", "tables", "tensor_arguments", "version", "writes"},
+    {"arguments", "kept_until_written", "processes", "seeding", "tables", "tensor_arguments", "version"},
     {"errors", "launch", "lazily", "torch_parts"},
 ]
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -58,12 +62,43 @@ def imports_of(path: Path) -> tuple[str, ...]:
     return tuple(name for name in found if name in known)
 
 
+def names_from(path: Path) -> set[str]:
+    """What a file imports of nestling: ``from a import b`` as a.b."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    inside = [node for node in nodes if node.module.split(".")[0] == "nestling"]
+    return {f"{node.module}.{alias.name}" for node in inside for alias in node.names}
+
+
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
 def test_imports_only_go_down(path):
     own = module_name(path)
     for target in imports_of(path):
         same_room = own.split(".")[1:2] == target.split(".")[1:2]
         assert same_room or floor_of(target) > floor_of(own), f"{own} imports {target}, which is not below it"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_rooms_are_entered_by_their_door(path):
+    """An import from another room names a package, not one of its files."""
+    packages = {module_name(other) for other in MODULES if other.name == "__init__.py"}
+    rooms = {name.rpartition(".")[0] for name in names_from(path)}
+    across = {name for name in rooms if name.split(".")[1:2] != module_name(path).split(".")[1:2]}
+    assert {name for name in across - packages if name.count(".") > 1} == set()
+
+
+def test_doors_have_what_others_ask_for():
+    """A name at the door of a room is public, or another room imports it there."""
+    names = {path: names_from(path) for path in MODULES}
+    asked = {name for path, found in names.items() if path.name != "__init__.py" for name in found}
+    asked |= {name for path, found in names.items() for name in found if not name.startswith(module_name(path))}
+    for path in MODULES:
+        if "imports_lazily(" in path.read_text():
+            package = importlib.import_module(module_name(path))
+            idle = {name.rpartition(".")[2] for name in names[path]} - set(getattr(package, "__all__", ()))
+            assert {name for name in idle if f"{module_name(path)}.{name}" not in asked} <= {
+                "__version__",
+                "imports_lazily",
+            }
 
 
 def test_no_import_cycle():
@@ -90,10 +125,31 @@ def test_no_room_without_a_name(path):
     assert path.stem not in {"utils", "helpers", "misc", "common", "base"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_architecture_names_every_floor(path):
-    room = module_name(path).split(".")[1:2]
-    assert not room or room[0] in (ROOT / "ARCHITECTURE.md").read_text()
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+FILES = "## Every file\n"
+
+
+def lines_of_files() -> str:
+    """Each file with the sentence that it opens with, room by room."""
+    rooms = [*(room for rooms in FLOORS for room in sorted(rooms) if (SOURCE / room).is_dir()), ""]
+    lines = []
+    for room in rooms:
+        found = sorted((SOURCE / room).rglob("*.py") if room else SOURCE.glob("*.py"))
+        lines += ["", f"### {room}/" if room else "### beside the rooms", ""]
+        for path in (path for path in found if path.name != "__init__.py"):
+            opens = ast.get_docstring(ast.parse(path.read_text())).split("\n\n")[0]
+            lines.append(f"- `{path.relative_to(SOURCE / room)}`: {opens}")
+    return "\n".join(lines) + "\n"
+
+
+def test_architecture_has_a_line_for_every_file():
+    said = f"run python {Path(__file__).name}, which writes them"
+    assert ARCHITECTURE.read_text().partition(FILES)[2] == lines_of_files(), said
+
+
+def test_architecture_speaks_of_every_room():
+    text = ARCHITECTURE.read_text().partition(FILES)[0]
+    assert [room for rooms in FLOORS for room in rooms if f"{room}" not in text.partition("### ")[0]] == []
 
 
 def is_private(name: str) -> bool:
@@ -171,7 +227,7 @@ def test_every_private_part_of_torch_has_its_reason():
 
 
 POSTERIOR_NAMES = {"log_alpha", "log_sigma2", "prior_std", "scale_name"}
-THEIR_HOMES = (SOURCE / "distributions", SOURCE / "network" / "layers" / "layer.py")
+THEIR_HOMES = (SOURCE / "distributions", SOURCE / "running" / "layers" / "layer.py")
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
@@ -185,3 +241,7 @@ def test_only_posteriors_spell_the_names_of_their_tensors(path):
     spelled = {node.attr for node in nodes if isinstance(node, ast.Attribute)} & POSTERIOR_NAMES
     spelled |= {text for text in strings if "posterior." in text or any(name in text for name in POSTERIOR_NAMES)}
     assert not spelled
+
+
+if __name__ == "__main__":
+    ARCHITECTURE.write_text(ARCHITECTURE.read_text().partition(FILES)[0] + FILES + lines_of_files())

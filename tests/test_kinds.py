@@ -64,7 +64,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "nets_of_kinds.py").write_text(NETWORKS)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "nets_of_kinds", raising=False)
-    monkeypatch.setattr(import_module("nestling.network.cost"), "MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(import_module("nestling.running.cost"), "MEASURED_SECONDS", 0.0)
     noise = np.random.default_rng(0)
     labels = np.arange(120) % 4
     images = noise.integers(0, 120, (120, 5, 5), dtype=np.uint8)

@@ -17,8 +17,8 @@ import torch
 
 import nestling as nl
 from nestling.prediction import ClassScores
+from nestling.prediction.forward_passes import By, passes
 from nestling.prediction.likelihoods import Categorical
-from nestling.prediction.passes import By, passes
 
 CUTS = (0.25, 0.5, 1.0)
 SAMPLES, BATCH = 100, 250

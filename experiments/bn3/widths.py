@@ -25,7 +25,7 @@ from torch import nn
 import nestling as nl
 from nestling.data import Data
 from nestling.prediction import ClassScores
-from nestling.training.feeds import make_feed
+from nestling.training.run_batches import make_feed
 
 WIDTHS = (0.25, 0.5, 0.75, 1.0)
 BETWEEN = tuple(number / 16 for number in (5, 6, 7, 9, 10, 11, 13, 14, 15))

@@ -20,9 +20,9 @@ import nestling as nl
 from nestling.data import Data
 from nestling.network import Nested
 from nestling.prediction import ClassScores, likelihood_named
-from nestling.training.feeds import make_feed
-from nestling.training.keeper import Memory
+from nestling.training.kept_state import Memory
 from nestling.training.loop import Loop
+from nestling.training.run_batches import make_feed
 
 CUTS = (0.25, 0.5, 0.75, 1.0)
 WIDTH, NUM_BLOCKS, NUM_ALWAYS = 0.25, 8, 2

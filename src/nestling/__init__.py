@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from nestling.lazily import imports_lazily
-from nestling.version import __version__  # noqa: F401
+from nestling.version import __version__
 
 if TYPE_CHECKING:
     from nestling import data, distributions, models
@@ -74,19 +74,4 @@ __all__ = [
     "train",
 ]
 
-imports_lazily(
-    __name__,
-    {
-        "nestling": "data distributions models",
-        "nestling.delivery": "load_small",
-        "nestling.errors": (
-            "ArgumentError BudgetError DivergenceError DtypeError NestlingError NonFiniteError ProcessError "
-            "RangeError RunError ShapeError TraceError"
-        ),
-        "nestling.network": "Bits Cost Cut Group Groups Nested cost extract nest recalibrate",
-        "nestling.prediction": "Calibration Prediction Scores calibrate evaluate predict",
-        "nestling.pruning": "Pruned load_pruned prune save_pruned",
-        "nestling.search": "Curve search",
-        "nestling.training": "Recipe Run elbo load open_run save train",
-    },
-)
+imports_lazily(__name__)

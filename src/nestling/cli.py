@@ -10,13 +10,12 @@ import tyro
 from tyro.conf import Positional, arg
 
 from nestling import commands
-from nestling.commands.options import Device, Nesting
+from nestling.commands import Device, Nesting
 from nestling.errors import NestlingError, ProcessError
 from nestling.launch import launched_rank
-from nestling.pruning.options import PRUNING, MethodName, Structure
-from nestling.search.options import CostName, StrategyName
-from nestling.training.recipe import Recipe
-from nestling.training.stopping import Stopped
+from nestling.pruning import PRUNING, MethodName, Structure
+from nestling.search import CostName, StrategyName
+from nestling.training import Recipe, Stopped
 from nestling.version import __version__
 
 RunPath = Annotated[Positional[Path], arg(metavar="RUN", help="Folder that `nestling train` wrote.")]

@@ -10,14 +10,13 @@ from torch import nn
 
 from nestling import data, models
 from nestling.data import Data
-from nestling.network import Nested, extract, nest
-from nestling.network.cost import cost
+from nestling.network import nest
 from nestling.prediction import ClassScores, evaluate
 from nestling.report import Series, draw_curves, text_table
+from nestling.running import Nested, cost, extract
+from nestling.storage import made_folder
 from nestling.tables import thousands
-from nestling.training import Recipe, train
-from nestling.training.progress import Progress
-from nestling.training.saving import made_folder
+from nestling.training import Progress, Recipe, train
 
 NETWORK, NETWORK_WIDTH = "vgg11", 0.125
 """The network whose widths are compared: VGG11 with an eighth of its channels."""

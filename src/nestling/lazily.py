@@ -1,21 +1,29 @@
 """Packages whose names are imported when they are first asked for, so that a command pays for what it needs alone."""
 
+import ast
+import inspect
 import sys
-from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 
-def imports_lazily(package: str, homes: Mapping[str, str]) -> None:
-    """Let a package find each of its public names in the module that ``homes`` lists it under.
+def imports_lazily(package: str) -> None:
+    """Let a package find each name that it imports ``if TYPE_CHECKING`` when the name is first asked for.
 
-    Those listed under the package itself are submodules. Any other name stays what it is when a submodule of the same
+    Those imported from the package itself are submodules. Any other name stays what it is when a submodule of the same
     name is imported, which would otherwise take its place.
     """
     module = sys.modules[package]
+    vars(module)[_HOMES] = _homes_in(inspect.getsource(module))
     module.__class__ = _Lazy
-    vars(module)[_HOMES] = {name: home for home, names in homes.items() for name in names.split()}
+
+
+def _homes_in(source: str) -> dict[str, str]:
+    """Where each name is, by the imports of the only ``if`` of a file."""
+    (checked,) = (node for node in ast.parse(source).body if isinstance(node, ast.If))
+    imports = (node for node in checked.body if isinstance(node, ast.ImportFrom))
+    return {alias.name: node.module or "" for node in imports for alias in node.names}
 
 
 _HOMES = "_homes"

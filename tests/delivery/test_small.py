@@ -9,7 +9,7 @@ from torch import nn
 
 import nestling as nl
 from nestling.delivery import Packing, load_small, save_small
-from nestling.network.cut import make_cut
+from nestling.reading.cut import make_cut
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nestling.errors import NestlingError
-from nestling.network.agreement import check_same, difference, gap, with_noise
+from nestling.running.agreement import check_same, difference, gap, with_noise
 
 NAN, INF = math.nan, math.inf
 

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 import nestling as nl
-from nestling.network.cut import make_cut
-from nestling.network.dorefa import quantise_dorefa
-from nestling.network.planes import pack
-from nestling.network.quantiser import codes
 from nestling.prediction.likelihoods import likelihood_named
+from nestling.reading.cut import make_cut
+from nestling.running.dorefa import quantise_dorefa
+from nestling.running.packed_bits import pack
+from nestling.running.quantiser import codes
 from nestling.search.quality import Judge
 
 PLAIN = {"order": "uniform", "weights": None}

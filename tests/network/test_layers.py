@@ -13,7 +13,7 @@ from torch.nn.utils import prune
 
 from nestling.distributions import AdditiveGaussian, MultiplicativeGaussian
 from nestling.errors import ArgumentError
-from nestling.network.layers import (
+from nestling.running.layers import (
     VariationalConv1d,
     VariationalConv2d,
     VariationalConv3d,
@@ -245,7 +245,7 @@ def test_gradients_of_each_example(name, sampling):
         return functional_call(layer, given, (example.unsqueeze(0),)).square().sum()
 
     with pytest.MonkeyPatch.context() as patch:
-        for place in ("nestling.network.layers.layer", "nestling.distributions.weights.posterior"):
+        for place in ("nestling.running.layers.layer", "nestling.distributions.weights.posterior"):
             patch.setattr(f"{place}.normal_noise", lambda like, generator=None: torch.ones_like(like))
         found = torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
         each = [torch.func.grad(loss)(parameters, example) for example in x]

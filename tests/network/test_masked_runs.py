@@ -10,8 +10,8 @@ from torch import nn
 import nestling as nl
 from nestling.distributions import log_uniform_kl
 from nestling.errors import ArgumentError
-from nestling.network.cut import full_cut, make_cut
-from nestling.network.layers import VariationalLayer
+from nestling.reading.cut import full_cut, make_cut
+from nestling.running.layers import VariationalLayer
 from nestling.training.terms import weight_divergence
 
 
@@ -127,7 +127,7 @@ def test_a_mask_of_ones_and_zeros_computes_what_the_cut_does(name):
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_a_truncated_step_are_those_of_the_masked_one(name, sampling, layout, monkeypatch):
     """In train mode, with noise that does not depend on the width: for means, log alphas, biases and norms alike."""
-    for place in ("nestling.network.layers.layer", "nestling.distributions.weights.posterior"):
+    for place in ("nestling.running.layers.layer", "nestling.distributions.weights.posterior"):
         monkeypatch.setattr(f"{place}.normal_noise", lambda like, generator=None: torch.full_like(like, 0.7))
     nested, x = nested_case(name)
     nested = deepcopy(nested).train().to(memory_format=layout)

@@ -13,13 +13,13 @@ from torch.nn import functional as F
 
 import nestling as nl
 from nestling.distributions.weights import MultiplicativeGaussian
-from nestling.network.cut import full_cut, make_cut
-from nestling.network.layers import VariationalConv2d, VariationalLayer, carrying_moments
-from nestling.network.layers.stochastic import Mode
-from nestling.network.moments import Carrying, Direction, Moments, carrying
-from nestling.network.moments.sources import variance_along
+from nestling.prediction.forward_passes import passes
 from nestling.prediction.likelihoods import Categorical
-from nestling.prediction.passes import passes
+from nestling.reading.cut import full_cut, make_cut
+from nestling.running.layers import VariationalConv2d, VariationalLayer, carrying_moments
+from nestling.running.layers.stochastic import Mode
+from nestling.running.moments import Carrying, Direction, Moments, carrying
+from nestling.running.moments.sources import variance_along
 
 F64 = torch.float64
 
@@ -154,7 +154,7 @@ def test_pieces_give_what_the_whole_gives(layout, monkeypatch):
     x = moments(7, 4, 6, 6)
     x = Moments(*(own.to(memory_format=layout) for own in x.before()))
     whole = F.max_pool2d(F.relu(x), 2), F.relu(x)
-    monkeypatch.setattr("nestling.network.moments.sources._PIECE", 300)  # two examples at a time, and one at the end
+    monkeypatch.setattr("nestling.running.moments.sources._PIECE", 300)  # two examples at a time, and one at the end
     pieces = F.max_pool2d(F.relu(x), 2), F.relu(x)
     for one, other in zip(whole, pieces, strict=True):
         torch.testing.assert_close(one.mean_, other.mean_, rtol=0, atol=0)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from nestling import ArgumentError, Cut, NestlingError, cost, extract, models, nest
 from nestling.distributions import Geometric, Uniform
 from nestling.errors import DtypeError, NonFiniteError, RangeError, TraceError
-from nestling.network.rules import Call, elementwise
+from nestling.reading.rules import Call, elementwise
 
 
 class Small(nn.Module):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestling.errors import DtypeError, RangeError, ShapeError
-from nestling.network.planes import num_bytes, pack, unpack
-from nestling.network.quantiser import codes, initial_log_tau
+from nestling.running.packed_bits import num_bytes, pack, unpack
+from nestling.running.quantiser import codes, initial_log_tau
 
 PAIRS = (1, 2, 3, 4)
 EACH_PAIRS = pytest.mark.parametrize("num_pairs", PAIRS)

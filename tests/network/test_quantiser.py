@@ -14,7 +14,7 @@ from torch.func import grad, vmap
 
 from nestling.distributions import Downhill
 from nestling.errors import ArgumentError, DtypeError, NonFiniteError, RangeError, ShapeError
-from nestling.network.quantiser import (
+from nestling.running.quantiser import (
     codes,
     dequantise,
     fitted_log_tau,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nestling.errors import ArgumentError
-from nestling.network.ranges import from_ranges, to_ranges, whole
+from nestling.storage.ranges import from_ranges, to_ranges, whole
 
 LOOPS = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 7)), max_size=4)
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import nestling as nl
-from nestling.network.cut import Cut, full_cut
-from nestling.network.reuse import Reuse
+from nestling.reading.cut import Cut, full_cut
+from nestling.running.known_results import Reuse
 
 
 class InPlace(nn.Module):

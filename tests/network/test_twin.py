@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 import nestling as nl
-from nestling.network.tensors import Holders
-from nestling.network.twin import Twin, is_separable
+from nestling.reading.holders import Holders
+from nestling.running.twin import Twin, is_separable
 
 
 class Plain(nn.Module):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nestling import Cut, extract, nest
-from nestling.network.layers import VariationalLayer, make_variational
+from nestling.running.layers import VariationalLayer, make_variational
 
 TOLERANCE = 1e-9
 F64 = torch.float64

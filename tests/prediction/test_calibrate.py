@@ -9,9 +9,9 @@ from scipy import stats
 from torch import nn
 
 import nestling as nl
-from nestling.network.layers import VariationalLayer
 from nestling.prediction import Calibration, Categorical, Gaussian, calibrate, evaluate, predict
 from nestling.prediction.calibrate import conformal_threshold, fit_temperature
+from nestling.running.layers import VariationalLayer
 
 
 class Fixed(nn.Module):

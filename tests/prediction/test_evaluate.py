@@ -13,9 +13,9 @@ from sklearn.metrics import average_precision_score, brier_score_loss, log_loss,
 from torch import nn
 
 import nestling as nl
-from nestling.network.layers import VariationalLayer
 from nestling.prediction import calibrate, evaluate, predict
 from nestling.prediction.masks import generalised_energy_distance
+from nestling.running.layers import VariationalLayer
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import nestling as nl
-from nestling.network.layers import VariationalLayer
-from nestling.network.layers.stochastic import Mode
 from nestling.prediction import predict
+from nestling.running.layers import VariationalLayer
+from nestling.running.layers.stochastic import Mode
 
 
 class Regressor(nn.Sequential):

@@ -9,10 +9,10 @@ from torch import nn
 
 from nestling.distributions.gates import GaussianGate
 from nestling.errors import NestlingError
-from nestling.network.agreement import difference
 from nestling.prediction import predict
 from nestling.pruning.cutting import KeptInputs, cut_out, joined, with_folded
 from nestling.pruning.gated import Gates, gated, gates_in
+from nestling.running.agreement import difference
 
 
 def random_gates(sites, seed=0, share=0.5):

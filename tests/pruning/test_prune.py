@@ -10,10 +10,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import nestling as nl
 from nestling.errors import ArgumentError, DtypeError, NestlingError, RangeError
-from nestling.network.agreement import difference
 from nestling.pruning import prune
 from nestling.pruning.gated import gates_in
 from nestling.pruning.methods import METHODS, checked_threshold, method_named
+from nestling.running.agreement import difference
 from nestling.training import Recipe
 
 QUICK = Recipe(epochs=2, batch_size=40, lr=1e-2, order_lr=5e-2, lr_warm_up=0.0, kl_warm_up=0.0, samples=2)

@@ -10,9 +10,9 @@ from torch import nn
 from nestling.distributions import hierarchical_kl, log_uniform_kl
 from nestling.distributions.gates import gates_of
 from nestling.errors import ArgumentError
-from nestling.network.agreement import difference
 from nestling.pruning.regularisers import Regulariser, regularised, regulariser_recipe
 from nestling.pruning.sites import layer_sites
+from nestling.running.agreement import difference
 from nestling.training import Recipe, train
 from nestling.training.parameter_groups import make_optimiser
 

@@ -7,11 +7,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from nestling.distributions.gates import BetaBernoulli, DependentBetaBernoulli
-from nestling.network.agreement import difference
 from nestling.pruning.cutting import cut_out, joined
 from nestling.pruning.dependent import in_use, run_time_network, with_dependence, with_one_reader
 from nestling.pruning.gated import Gates, gated, gates_in
 from nestling.pruning.run_time import RunTimeGate, RunTimeReader
+from nestling.running.agreement import difference
 from nestling.training import Recipe
 
 THRESHOLD = 0.05

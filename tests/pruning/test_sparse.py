@@ -9,10 +9,10 @@ from pruning_networks import NETWORKS, based, normal, seeded
 from torch import nn
 
 from nestling.errors import RunError
-from nestling.network.agreement import difference
 from nestling.pruning import SparseLinear, load_pruned, save_pruned, to_dense, to_sparse
 from nestling.pruning.cutting import cut_out
 from nestling.pruning.sparse import pack_bits, unpack_bits
+from nestling.running.agreement import difference
 
 
 def sparse_weight(rows, columns, share, seed=0):

@@ -10,11 +10,11 @@ from torch import nn
 
 from nestling.distributions.weights import AdditiveGaussian
 from nestling.errors import ArgumentError, NestlingError
-from nestling.network.agreement import difference
-from nestling.network.cut import full_cut
-from nestling.network.layers import VariationalLayer, drawing
 from nestling.pruning.cutting import cut_out
 from nestling.pruning.weights import check_weights_left, kept_weights, live_units, with_noise, without_weights
+from nestling.reading.cut import full_cut
+from nestling.running.agreement import difference
+from nestling.running.layers import VariationalLayer, drawing
 
 
 def noisy(name="mlp", seed=0):

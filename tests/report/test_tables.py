@@ -83,7 +83,7 @@ def test_a_cut_of_different_widths_is_named_by_their_mean(nested):
 
 @pytest.fixture
 def batches(monkeypatch):
-    monkeypatch.setattr(import_module("nestling.network.cost"), "MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(import_module("nestling.running.cost"), "MEASURED_SECONDS", 0.0)
     noise = torch.Generator().manual_seed(1)
     return [(torch.randn(20, 4, generator=noise), torch.randint(3, (20,), generator=noise)) for _ in range(2)]
 

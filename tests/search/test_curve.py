@@ -80,7 +80,7 @@ def test_json_and_back(tmp_path):
 
 @pytest.mark.parametrize("content", [{}, {"rows": []}, {"groups": ["a"], "rows": [{"cut": 3}], "tried": []}])
 def test_what_is_no_curve(tmp_path, content):
-    from nestling.training.files import write_json
+    from nestling.storage.files import write_json
 
     write_json(tmp_path / "curve.json", content)
     with pytest.raises(RunError, match="is not a curve"):

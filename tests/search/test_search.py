@@ -14,9 +14,9 @@ from torch import nn
 
 import nestling as nl
 from nestling.errors import ArgumentError, NestlingError, RangeError
-from nestling.network.cut import Cut, full_cut
-from nestling.network.group import Groups
 from nestling.prediction.likelihoods import likelihood_named
+from nestling.reading.cut import Cut, full_cut
+from nestling.reading.group import Groups
 from nestling.search import Curve, search, strategies
 from nestling.search import costs as costs_module
 from nestling.search.costs import Costs, Sizes

@@ -25,8 +25,8 @@ from effort import tries
 from nestling import commands
 from nestling.data import Data, Split
 from nestling.errors import NestlingError
+from nestling.storage.files import digest, read_json, read_tensors, tensor_bytes, write_json
 from nestling.training import load, loop, open_run, train
-from nestling.training.files import digest, read_json, read_tensors, tensor_bytes, write_json
 from nestling.training.folder import add_cuts, check_of, identity_of
 from nestling.training.loop import Loop
 

@@ -5,7 +5,7 @@ from small_networks import labels
 
 from nestling.data import Data, Split
 from nestling.training import Recipe
-from nestling.training.feeds import make_feed
+from nestling.training.run_batches import make_feed
 
 
 def pictures(augment):

@@ -11,7 +11,7 @@ from test_saving import Attention
 
 import nestling as nl
 from nestling.commands import predict
-from nestling.training.files import read_tensors
+from nestling.storage.files import read_tensors
 
 FIRST = Path(__file__).with_name("first_format")
 OUTPUTS = json.loads((FIRST / "outputs.json").read_text())

@@ -9,7 +9,7 @@ from torch.distributions import Normal, kl_divergence
 
 import nestling as nl
 from nestling.distributions.weights import NaturalGaussian
-from nestling.network.layers import VariationalLayer
+from nestling.running.layers import VariationalLayer
 from nestling.training import Recipe, elbo_terms, train
 from nestling.training.parameter_groups import make_optimiser, set_natural_rate
 

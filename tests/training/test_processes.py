@@ -24,8 +24,8 @@ import nestling as nl
 from effort import SOAK
 from nestling.errors import NonFiniteError, ProcessError, RunError
 from nestling.processes import connected
+from nestling.storage.files import read_tensors
 from nestling.training import Recipe, open_run, train
-from nestling.training.files import read_tensors
 from nestling.training.loop import Loop
 
 

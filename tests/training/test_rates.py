@@ -8,7 +8,7 @@ import nestling as nl
 from nestling.distributions import BernoulliChain, Downhill, Uniform, kl, log_uniform_kl
 from nestling.distributions.gates import GaussianGate
 from nestling.distributions.weights import POSTERIORS, AdditiveGaussian, MultiplicativeGaussian, NaturalGaussian
-from nestling.network.cut import make_cut
+from nestling.reading.cut import make_cut
 from nestling.training import Recipe
 from nestling.training.parameter_groups import make_optimiser
 from nestling.training.terms import weight_divergence

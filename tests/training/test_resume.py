@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader
 
 import nestling as nl
 from nestling.errors import RunError
-from nestling.training import files, loop, open_run, train
-from nestling.training.files import read_tensors, write_tensors
+from nestling.storage import files
+from nestling.storage.files import read_tensors, write_tensors
+from nestling.training import loop, open_run, train
 from nestling.training.loop import Loop
 
 RECIPE = QUICK.but(recalibration_batches=2)

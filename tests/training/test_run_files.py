@@ -9,8 +9,8 @@ import torch
 from small_networks import normal, same_tensors
 
 from nestling.errors import RunError
-from nestling.training import files
-from nestling.training.files import read_json, read_tensors, write_json, write_tensors, write_whole
+from nestling.storage import files
+from nestling.storage.files import read_json, read_tensors, write_json, write_tensors, write_whole
 
 TENSORS = {
     "double": normal(3, 2, dtype=torch.float64),

@@ -11,8 +11,8 @@ from torch import nn
 
 import nestling as nl
 from nestling.errors import NestlingError, RunError
+from nestling.storage.files import read_tensors, write_tensors
 from nestling.training import load, save
-from nestling.training.files import read_tensors, write_tensors
 
 CUTS = (0.1, 0.5, 1.0)
 SMALL = {"num_blocks": 3, "num_always": 1}

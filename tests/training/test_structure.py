@@ -23,8 +23,8 @@ from torch import nn
 import nestling as nl
 from nestling import commands
 from nestling.errors import RunError
-from nestling.network.group import Groups
-from nestling.training.files import read_tensors, write_tensors
+from nestling.reading.group import Groups
+from nestling.storage.files import read_tensors, write_tensors
 
 CUTS = (0.1, 0.5, 1.0)
 MODEL = "model.safetensors"
@@ -170,7 +170,7 @@ def run(tmp_path_factory):
 
 
 def test_no_command_exports_to_load_a_run(run, no_export, monkeypatch):
-    monkeypatch.setattr(import_module("nestling.network.cost"), "MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(import_module("nestling.running.cost"), "MEASURED_SECONDS", 0.0)
     monkeypatch.setattr(import_module("nestling.commands.searching"), "save_small", lambda *_: None)  # writes a program
     place = run / "run"
     assert nl.open_run(place).log

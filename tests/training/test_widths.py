@@ -11,7 +11,7 @@ from small_networks import normal
 from torch import nn
 
 import nestling as nl
-from nestling.network.cut import Cut
+from nestling.reading.cut import Cut
 from nestling.training.widths import anchor_cuts, draw_between, draw_cut
 
 NUM_DRAWS = 1500

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import nestling as nl
-from nestling.network.cut import full_cut
+from nestling.reading.cut import full_cut
 from nestling.training.elbo import elbo_terms
 from nestling.training.terms import weight_divergence
 

@@ -14,14 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Device", "Nesting", "data", "evaluate", "extract", "load_weights", "predict", "prune", "search", "train"]
 
-imports_lazily(
-    __name__,
-    {
-        "nestling.commands.building": "load_weights",
-        "nestling.commands.options": "Device Nesting",
-        "nestling.commands.predicting": "data predict",
-        "nestling.commands.pruning": "prune",
-        "nestling.commands.searching": "extract search",
-        "nestling.commands.training": "evaluate train",
-    },
-)
+imports_lazily(__name__)

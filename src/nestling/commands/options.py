@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nestling.distributions.options import PosteriorName, Sampling
-from nestling.network.options import Bits, Kind
+from nestling.distributions import PosteriorName, Sampling
+from nestling.reading import Bits, Kind
 
 Device = Literal["auto", "cpu", "cuda"]
 

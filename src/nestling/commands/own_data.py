@@ -3,8 +3,7 @@
 from nestling import data as sets
 from nestling.data import Data
 from nestling.errors import RunError
-from nestling.training.feeds import training_fingerprint
-from nestling.training.run import Run
+from nestling.training import Run, training_fingerprint
 
 
 def data_of(run: Run) -> Data:

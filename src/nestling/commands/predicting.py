@@ -4,12 +4,12 @@ from pathlib import Path
 
 from nestling import data as sets
 from nestling.commands.options import BATCH
-from nestling.data.inputs import read_inputs
+from nestling.data import read_inputs
 from nestling.errors import RangeError, RunError
 from nestling.prediction import ClassPrediction
 from nestling.prediction import predict as run_prediction
 from nestling.report import answers, text_table, write_csv
-from nestling.training.run import RECIPE_FILE, open_run
+from nestling.training import RECIPE_FILE, open_run
 
 
 def predict(
@@ -32,7 +32,7 @@ def predict(
     names, x = read_inputs(inputs, **normalising, as_bytes=bool(about.get("as_bytes")), resize=resize)
     if run.calibration(cut) is None:
         from nestling.commands.own_data import data_of  # here, since a cut that is calibrated needs no training code
-        from nestling.training.train import prepared
+        from nestling.training import prepared
 
         run = prepared(run, [cut], data_of(run))
     calibration = run.calibration(cut)

@@ -8,16 +8,12 @@ import torch
 from nestling import data as sets
 from nestling.commands.building import built, chosen, load_weights, not_taken, option
 from nestling.commands.options import BATCH, Device
-from nestling.delivery import save_small
-from nestling.delivery.small import PROGRAM_FILE
+from nestling.delivery import PROGRAM_FILE, save_small
 from nestling.prediction import evaluate
+from nestling.pruning import PRETRAINING, MethodName, Structure, save_pruned, to_dense, without_widths
 from nestling.pruning import prune as run_pruning
-from nestling.pruning import save_pruned, to_dense
-from nestling.pruning.gated import without_widths
-from nestling.pruning.options import PRETRAINING, MethodName, Structure
-from nestling.training import Recipe
-from nestling.training.feeds import make_feed
-from nestling.training.saving import made_folder
+from nestling.storage import made_folder
+from nestling.training import Recipe, make_feed
 
 PRUNED_FILE = "pruned.safetensors"
 

@@ -7,22 +7,18 @@ from nestling.commands.building import chosen
 from nestling.commands.options import Device
 from nestling.commands.own_data import data_of
 from nestling.data import Data
-from nestling.delivery import Packing, save_small
-from nestling.delivery.small import PROGRAM_FILE
+from nestling.delivery import PROGRAM_FILE, Packing, save_small
 from nestling.errors import ArgumentError, RunError
-from nestling.network import Cut, Nested, recalibrate
-from nestling.network import cost as run_cost
-from nestling.network import extract as run_extract
-from nestling.network.cut import make_cut
-from nestling.network.layers import plain_name
-from nestling.network.norms import norms_with_statistics
 from nestling.processes import connected
+from nestling.reading import Cut, make_cut
 from nestling.report import curve_table, draw_front
-from nestling.search import Curve
+from nestling.running import Nested, norms_with_statistics, recalibrate
+from nestling.running import cost as run_cost
+from nestling.running import extract as run_extract
+from nestling.running.layers import plain_name
+from nestling.search import CostName, Curve, StrategyName
 from nestling.search import search as run_search
-from nestling.search.options import CostName, StrategyName
-from nestling.training import Run, open_run
-from nestling.training.feeds import make_feed
+from nestling.training import Run, make_feed, open_run
 
 CURVE_FILE = "curve.json"
 

@@ -14,16 +14,15 @@ from nestling.commands.options import BATCH, Device, Nesting
 from nestling.commands.own_data import data_of
 from nestling.data import Data
 from nestling.errors import RangeError
-from nestling.network import Nested, cost, nest
-from nestling.network.cut import make_cut, smallest_cut
-from nestling.network.options import UNIT_KINDS
+from nestling.network import nest
 from nestling.processes import connected
+from nestling.reading import UNIT_KINDS, make_cut, smallest_cut
 from nestling.report import score_widths, widths_table
+from nestling.running import Nested, cost
+from nestling.storage import write_json
 from nestling.tables import thousands
-from nestling.training import Recipe, Run, open_run
+from nestling.training import Recipe, Run, open_run, prepared
 from nestling.training import train as run_training
-from nestling.training.files import write_json
-from nestling.training.train import prepared
 
 LITTLE_CUT = 0.9
 """The share of a network's multiply-adds at its smallest cut above which ``train`` says that little can be cut."""

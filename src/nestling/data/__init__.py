@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from nestling.data.dataset_batches import DatasetBatches
     from nestling.data.faults import DamagedError, DataError, MissingError
     from nestling.data.files import data_root
+    from nestling.data.inputs import read_inputs
     from nestling.data.listing import Found, found
     from nestling.data.loading import load, names
     from nestling.data.record import Data, Task
@@ -33,17 +34,4 @@ __all__ = [
     "names",
 ]
 
-imports_lazily(
-    __name__,
-    {
-        "nestling.data.augmentation": "Augment",
-        "nestling.data.batches": "Batches Grader",
-        "nestling.data.dataset_batches": "DatasetBatches",
-        "nestling.data.faults": "DamagedError DataError MissingError",
-        "nestling.data.files": "data_root",
-        "nestling.data.listing": "Found found",
-        "nestling.data.loading": "load names",
-        "nestling.data.record": "Data Task",
-        "nestling.data.split": "Split",
-    },
-)
+imports_lazily(__name__)

@@ -10,7 +10,7 @@ import pooch  # type: ignore[import-untyped]
 
 from nestling.data.checksums import MD5
 from nestling.data.faults import DamagedError, MissingError
-from nestling.data.sources import Layout, Source
+from nestling.data.sources import Layout, OfficialSet
 
 ROOT_VARIABLE = "NESTLING_DATA"
 MIRROR_VARIABLE = "NESTLING_MIRROR"
@@ -23,14 +23,14 @@ def data_root(root: Path | str | None = None) -> Path:
     return Path(root or os.environ.get(ROOT_VARIABLE) or pooch.os_cache("nestling")).expanduser()
 
 
-def located(source: Source, part: str, root: Path) -> Layout | None:
+def located(source: OfficialSet, part: str, root: Path) -> Layout | None:
     """The first layout of the part whose files are all there, whole or not."""
     folder = root / source.name
     layouts = source.parts[part]
     return next((layout for layout in layouts if all(_present(folder, file) for file in layout.files)), None)
 
 
-def obtained(source: Source, part: str, root: Path, *, download: bool, verify: bool) -> tuple[Layout, list[Path]]:
+def obtained(source: OfficialSet, part: str, root: Path, *, download: bool, verify: bool) -> tuple[Layout, list[Path]]:
     """A layout of the part with the paths of its files, fetched if they are not there and checked."""
     layout = located(source, part, root)
     if layout is None:
@@ -44,7 +44,7 @@ def obtained(source: Source, part: str, root: Path, *, download: bool, verify: b
     return layout, paths
 
 
-def how_to_get(source: Source, part: str, root: Path) -> str:
+def how_to_get(source: OfficialSet, part: str, root: Path) -> str:
     """Which file to fetch from where, and into which folder it goes."""
     if not source.downloads:
         return f"{source.advice}, and put it into {root / source.name}"
@@ -57,7 +57,7 @@ def _present(folder: Path, file: str) -> bool:
     return (folder / file).is_dir() if file.endswith("/") else (folder / file).is_file()
 
 
-def _fetch_all(source: Source, part: str, root: Path, download: bool) -> None:
+def _fetch_all(source: OfficialSet, part: str, root: Path, download: bool) -> None:
     if not source.downloads:
         raise MissingError(_missing(source, part, root, None))
     if not download:
@@ -101,7 +101,7 @@ def _verify(path: Path, md5: str | None) -> None:
         raise DamagedError(f"{path} is damaged: its MD5 is {found}, that of the official file {md5}. {advice}")
 
 
-def _missing(source: Source, part: str, root: Path, download: str | None) -> str:
+def _missing(source: OfficialSet, part: str, root: Path, download: str | None) -> str:
     which = source.name if len(source.parts) == 1 else f"the {part} part of {source.name}"
     files = dict.fromkeys((_short(source.parts[part][0].files), _short(source.downloads.get(part, ()))))
     looked = f"looked in {root / source.name} for {' or '.join(filter(None, files))}"

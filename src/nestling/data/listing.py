@@ -7,7 +7,7 @@ from nestling.data.files import data_root, how_to_get, located
 from nestling.data.formats.npz import npz_length
 from nestling.data.parts import WHOLE
 from nestling.data.record import Task
-from nestling.data.sources import SOURCES, Layout, Source
+from nestling.data.sources import SOURCES, Layout, OfficialSet
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def found(root: Path | str | None = None) -> list[Found]:
     return [_look(source, folder) for source in SOURCES.values()]
 
 
-def _look(source: Source, root: Path) -> Found:
+def _look(source: OfficialSet, root: Path) -> Found:
     layouts = {part: located(source, part, root) for part in source.parts}
     here = {part: layout for part, layout in layouts.items() if layout is not None}
     sizes = [_size(source, part, layout, root) for part, layout in here.items()]
@@ -50,7 +50,7 @@ def _splits(parts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(split for part in parts for split in (("train", "validation") if part == "train" else (part,)))
 
 
-def _size(source: Source, part: str, layout: Layout, root: Path) -> int | None:
+def _size(source: OfficialSet, part: str, layout: Layout, root: Path) -> int | None:
     if layout.files and layout.files[0].endswith(".npz"):
         path = root / source.name / layout.files[0]
         return npz_length(path, "y") or npz_length(path, "ids")

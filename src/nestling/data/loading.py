@@ -12,13 +12,13 @@ from torch.utils.data import Dataset
 from nestling.data.arrays import num_outputs_of
 from nestling.data.faults import DataError, MissingError
 from nestling.data.files import data_root, obtained
-from nestling.data.own import read_datasets, read_path
 from nestling.data.parts import WHOLE, Raw
 from nestling.data.record import Data
-from nestling.data.sources import SOURCES, Source
+from nestling.data.sources import SOURCES, OfficialSet
 from nestling.data.split import Split
 from nestling.data.splitting import with_test, with_validation, without_classes
 from nestling.data.statistics import mean_and_std
+from nestling.data.user_data import read_datasets, read_path
 from nestling.errors import ArgumentError
 
 ALL_SPLITS = ("train", "validation", "test")
@@ -66,7 +66,7 @@ def load(
     return replace(_ready(raw, validation, hold_out, seed, wanted), loaded_with=again)
 
 
-def _official(source: Source, root: Path, wanted: Collection[str], download: bool, verify: bool) -> Raw:
+def _official(source: OfficialSet, root: Path, wanted: Collection[str], download: bool, verify: bool) -> Raw:
     needed = [part for part in source.parts if part == WHOLE or part in wanted]
     if "validation" in wanted and "train" in source.parts and "train" not in needed:
         needed.insert(0, "train")

@@ -23,7 +23,7 @@ class Layout(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Source:
+class OfficialSet:
     """A data set: for each part its layouts, of which the first that is there is read.
 
     ``downloads`` are the files to fetch from ``url`` for each part; ``sizes`` what the official parts hold. Where
@@ -44,7 +44,7 @@ class Source:
     std: tuple[float, ...] | None = None
 
 
-def _idx(name: str, url: str, classes: tuple[str, ...], mean: float, std: float) -> Source:
+def _idx(name: str, url: str, classes: tuple[str, ...], mean: float, std: float) -> OfficialSet:
     stems = {part: (f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte") for part, prefix in _IDX.items()}
     suffixes = list(product((".gz", ""), repeat=2))
     layouts = {
@@ -53,7 +53,7 @@ def _idx(name: str, url: str, classes: tuple[str, ...], mean: float, std: float)
     }
     downloads = {part: tuple(f"{stem}.gz" for stem in pair) for part, pair in stems.items()}
     sizes = {"train": 60000, "test": 10000}
-    return Source(name, layouts, sizes, classes, url=url, downloads=downloads, mean=(mean,), std=(std,))
+    return OfficialSet(name, layouts, sizes, classes, url=url, downloads=downloads, mean=(mean,), std=(std,))
 
 
 _IDX = {"train": "train", "test": "t10k"}
@@ -61,7 +61,7 @@ _IDX = {"train": "train", "test": "t10k"}
 
 def _cifar(
     num_classes: int, files: dict[str, tuple[str, ...]], mean: tuple[float, ...], std: tuple[float, ...]
-) -> Source:
+) -> OfficialSet:
     binary, python = f"cifar-{num_classes}-binary.tar.gz", f"cifar-{num_classes}-python.tar.gz"
     folders = {10: ("cifar-10-batches-bin", "cifar-10-batches-py"), 100: ("cifar-100-binary", "cifar-100-python")}
     in_binary, in_python = folders[num_classes]
@@ -72,7 +72,7 @@ def _cifar(
         )
         for part, names in files.items()
     }
-    return Source(
+    return OfficialSet(
         f"cifar{num_classes}",
         layouts,
         {"train": 50000, "test": 10000},
@@ -131,8 +131,8 @@ _LIDC_ADVICE = (
 SOURCES = {
     source.name: source
     for source in (
-        Source("digits", {WHOLE: (Layout((), readers.digits),)}, {WHOLE: 1797}, class_names.DIGITS),
-        Source(
+        OfficialSet("digits", {WHOLE: (Layout((), readers.digits),)}, {WHOLE: 1797}, class_names.DIGITS),
+        OfficialSet(
             "cluttered_digits",
             {WHOLE: (Layout((), readers.cluttered_digits),)},
             {WHOLE: readers.CLUTTER_COPIES * 1797},
@@ -149,7 +149,7 @@ SOURCES = {
         _idx("kmnist", "http://codh.rois.ac.jp/kmnist/dataset/kmnist/", class_names.KUZUSHIJI, 0.1918, 0.3483),
         _cifar(10, _CIFAR10_FILES, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
         _cifar(100, _CIFAR100_FILES, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-        Source(
+        OfficialSet(
             "svhn",
             {"train": _svhn("train"), "test": _svhn("test")},
             {"train": 73257, "test": 26032},
@@ -160,7 +160,7 @@ SOURCES = {
             mean=(0.4377, 0.4438, 0.4728),
             std=(0.1980, 0.2010, 0.1970),
         ),
-        Source(
+        OfficialSet(
             "lidc",
             {WHOLE: (Layout(("lidc.npz",), readers.lidc),)},
             {},
@@ -169,7 +169,7 @@ SOURCES = {
             augment="flip",
             advice=_LIDC_ADVICE,
         ),
-        Source(
+        OfficialSet(
             "tiny_imagenet",
             {"train": _tiny("train", "train/"), "test": _tiny("test", "val/")},
             {"train": 100000, "test": 10000},

@@ -5,13 +5,8 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
-    from nestling.delivery.small import Packing, load_small, save_small
+    from nestling.delivery.small import PROGRAM_FILE, Packing, load_small, save_small
 
 __all__ = ["Packing", "load_small", "save_small"]
 
-imports_lazily(
-    __name__,
-    {
-        "nestling.delivery.small": "Packing load_small save_small",
-    },
-)
+imports_lazily(__name__)

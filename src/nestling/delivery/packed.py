@@ -6,9 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from nestling.errors import RangeError
-from nestling.network.bits import Levels
-from nestling.network.planes import num_bytes, pack, unpack
-from nestling.network.quantiser import NUM_PAIRS, codes, dequantise
+from nestling.running import NUM_PAIRS, Levels, codes, dequantise, num_bytes, pack, unpack
 
 _CODES, _SCALE = ".codes", ".log_tau"
 

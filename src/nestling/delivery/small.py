@@ -13,12 +13,9 @@ from torch import Tensor, nn
 
 from nestling.delivery.packed import packed_state, unpacked_state
 from nestling.errors import NestlingError, RunError
-from nestling.network.agreement import TOLERANCE, gap
-from nestling.network.bits import Levels
-from nestling.network.quantiser import NUM_PAIRS, check_num_pairs
+from nestling.running import NUM_PAIRS, TOLERANCE, Levels, check_num_pairs, gap
+from nestling.storage import made_folder, plain_file, read_tensors, tensor_bytes, write_json, write_whole
 from nestling.torch_parts import pytree
-from nestling.training.files import plain_file, read_tensors, tensor_bytes, write_json, write_whole
-from nestling.training.saving import made_folder
 
 PROGRAM_FILE = "network.pt2"
 WEIGHTS_FILE = "weights.safetensors"

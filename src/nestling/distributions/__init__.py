@@ -28,6 +28,11 @@ if TYPE_CHECKING:
         LogNormalGate,
         kumaraswamy_mean,
     )
+    from nestling.distributions.gaussians import Pair, Sloped, largest, rectified
+    from nestling.distributions.layout import axes_in_memory, laid_out_as
+    from nestling.distributions.learned import Learned
+    from nestling.distributions.noise import drawn_from, normal_noise, random_signs, stream
+    from nestling.distributions.options import SAMPLINGS, PosteriorName, Sampling
     from nestling.distributions.orders import (
         BernoulliChain,
         Downhill,
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
         leave_one_out,
         with_baseline,
     )
+    from nestling.distributions.temperature import Tempered
     from nestling.distributions.weights import (
         LOG_ALPHA_BOUNDS,
         AdditiveGaussian,
@@ -85,22 +91,4 @@ __all__ = [
     "with_baseline",
 ]
 
-imports_lazily(
-    __name__,
-    {
-        "nestling.distributions.divergences": (
-            "bernoulli_kl bn3_refitted_regulariser bn3_regulariser categorical_kl gaussian_kl "
-            "hierarchical_kl kumaraswamy_beta_kl log_uniform_kl molchanov_kl truncated_log_normal_kl"
-        ),
-        "nestling.distributions.gates": (
-            "BernoulliGate BetaBernoulli ConcreteGate DependentBetaBernoulli Gate GaussianDropoutGate "
-            "GaussianGate LogNormalGate kumaraswamy_mean"
-        ),
-        "nestling.distributions.orders": (
-            "BernoulliChain Downhill Geometric Order Uniform expected_loss kl leave_one_out with_baseline"
-        ),
-        "nestling.distributions.weights": (
-            "LOG_ALPHA_BOUNDS AdditiveGaussian MultiplicativeGaussian WeightPosterior to_log_alpha to_log_sigma2"
-        ),
-    },
-)
+imports_lazily(__name__)

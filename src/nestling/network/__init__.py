@@ -5,27 +5,12 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
-    from nestling.network.cost import Cost, cost
-    from nestling.network.cut import Cut
-    from nestling.network.extract import extract
-    from nestling.network.group import Group, Groups, Slice
+    from nestling.network.group_orders import order_maker, orders_of
     from nestling.network.nest import nest
-    from nestling.network.nested import Nested
-    from nestling.network.options import Bits
-    from nestling.network.recalibrate import recalibrate
+    from nestling.network.sorting import permute
+    from nestling.reading import Bits, Cut, Group, Groups, Slice
+    from nestling.running import Cost, Nested, cost, extract, recalibrate
 
 __all__ = ["Bits", "Cost", "Cut", "Group", "Groups", "Nested", "Slice", "cost", "extract", "nest", "recalibrate"]
 
-imports_lazily(
-    __name__,
-    {
-        "nestling.network.cost": "Cost cost",
-        "nestling.network.cut": "Cut",
-        "nestling.network.extract": "extract",
-        "nestling.network.group": "Group Groups Slice",
-        "nestling.network.nest": "nest",
-        "nestling.network.nested": "Nested",
-        "nestling.network.options": "Bits",
-        "nestling.network.recalibrate": "recalibrate",
-    },
-)
+imports_lazily(__name__)

@@ -9,12 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nestling.network.agreement import gap
-from nestling.network.cut import Cut, full_cut
-from nestling.network.group import Group, Groups
-from nestling.network.modes import in_mode
-from nestling.network.runner import Runner
-from nestling.network.slicing import Slicer
+from nestling.reading import Cut, Group, Groups, full_cut
+from nestling.running import Runner, Slicer, gap, in_mode
 from nestling.torch_parts import pytree
 
 CHANGED = "cutting it on the example changed what the rest computes"

@@ -9,19 +9,27 @@ import torch
 from torch import nn
 
 from nestling.errors import TraceError
-from nestling.network.branches import find_branches, stages
 from nestling.network.check import TOGETHER, CutCheck, scratch
-from nestling.network.choice import Choice
-from nestling.network.graph import Graph, export_graph, recorded_graph, user_line
-from nestling.network.group import Group, Groups
-from nestling.network.grouping import find_groups, layer_groups
-from nestling.network.modes import in_mode
-from nestling.network.plan import Branch
-from nestling.network.planning import make_plan
-from nestling.network.rules import Rule
-from nestling.network.runner import GraphRunner, ModuleRunner, Runner
-from nestling.network.tensors import Holders
-from nestling.network.trace import Trace, trace
+from nestling.reading import (
+    Branch,
+    Choice,
+    Graph,
+    Group,
+    Groups,
+    Holders,
+    Trace,
+    export_graph,
+    find_branches,
+    find_groups,
+    layer_groups,
+    make_plan,
+    recorded_graph,
+    stages,
+    trace,
+    user_line,
+)
+from nestling.reading.rules import Rule
+from nestling.running import GraphRunner, ModuleRunner, Runner, in_mode
 
 
 def discover(

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from nestling.distributions.orders import ORDERS, Order, OrderMaker
 from nestling.errors import ArgumentError
-from nestling.network.group import Groups
+from nestling.reading import Groups
 
 
 def order_maker(order: str | OrderMaker) -> OrderMaker:

@@ -10,25 +10,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from nestling.distributions.options import Sampling
+from nestling.distributions import Sampling
 from nestling.distributions.orders import OrderMaker
 from nestling.distributions.weights import POSTERIORS
 from nestling.errors import ArgumentError, DtypeError
-from nestling.network.bits import bit_groups, of_posteriors, with_bit_groups
-from nestling.network.choice import Choice
 from nestling.network.discovery import discover
-from nestling.network.group import Groups, Slice
 from nestling.network.group_orders import order_maker, orders_of
-from nestling.network.layers import (
+from nestling.network.sorting import Loss, Sort, check_sort, chosen_sort, norms, sort_units, taylor
+from nestling.reading import UNIT_KINDS, Bits, Choice, Groups, Kind, Slice
+from nestling.reading.rules import Rule, default_rules
+from nestling.running import Nested, as_call, bit_groups, of_posteriors, with_bit_groups
+from nestling.running.layers import (
     VariationalLayer,
     check_sampling,
     default_posterior,
     make_variational,
 )
-from nestling.network.nested import Nested, as_call
-from nestling.network.options import UNIT_KINDS, Bits, Kind
-from nestling.network.rules import Rule, default_rules
-from nestling.network.sorting import Loss, Sort, check_sort, chosen_sort, norms, sort_units, taylor
 from nestling.tensor_arguments import real_tensor
 from nestling.torch_parts import pytree
 

@@ -10,12 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nestling.errors import ArgumentError, NonFiniteError, ShapeError
-from nestling.network.agreement import gap
 from nestling.network.check import CutCheck, scratch
-from nestling.network.group import Group, Groups
-from nestling.network.modes import in_mode
-from nestling.network.runner import ModuleRunner
-from nestling.network.tensors import Holders
+from nestling.reading import Group, Groups, Holders
+from nestling.running import ModuleRunner, gap, in_mode
 from nestling.torch_parts import pytree
 
 Sort = Literal["auto", "norm", "taylor", "none"]

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from nestling.prediction.calibrate import calibrate
     from nestling.prediction.calibration import Calibration
     from nestling.prediction.detection import Detection
-    from nestling.prediction.evaluate import evaluate
+    from nestling.prediction.evaluate import check_repeatable, evaluate, pairs
     from nestling.prediction.likelihoods import (
         Bernoulli,
         Categorical,
@@ -44,19 +44,4 @@ __all__ = [
     "predict",
 ]
 
-imports_lazily(
-    __name__,
-    {
-        "nestling.prediction.calibrate": "calibrate",
-        "nestling.prediction.calibration": "Calibration",
-        "nestling.prediction.detection": "Detection",
-        "nestling.prediction.evaluate": "evaluate",
-        "nestling.prediction.likelihoods": (
-            "Bernoulli Categorical Gaussian HeteroscedasticGaussian Likelihood likelihood_named"
-        ),
-        "nestling.prediction.predict": "predict",
-        "nestling.prediction.predictions": "ClassPrediction Prediction RegressionPrediction",
-        "nestling.prediction.reliability": "Reliability",
-        "nestling.prediction.scores": "ClassScores RegressionScores Scores SetScores",
-    },
-)
+imports_lazily(__name__)

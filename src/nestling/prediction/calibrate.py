@@ -11,8 +11,8 @@ from nestling.arguments import inner_probability
 from nestling.errors import RangeError
 from nestling.prediction.calibration import Calibration
 from nestling.prediction.evaluate import check_repeatable, pairs
+from nestling.prediction.forward_passes import By, CutLike, passes
 from nestling.prediction.likelihoods import Likelihood, likelihood_named
-from nestling.prediction.passes import By, CutLike, passes
 from nestling.processes import ALONE, Processes, current
 
 TEMPERATURES = (0.05, 20.0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from nestling.arguments import count, finite_number, inner_probability, positive_number
 from nestling.errors import ArgumentError, DtypeError
-from nestling.network.cut import Cut
+from nestling.reading import Cut
 
 
 @dataclass(frozen=True)

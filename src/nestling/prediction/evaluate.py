@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from nestling.arguments import count
 from nestling.errors import ArgumentError, DtypeError
 from nestling.prediction.calibration import Calibration
+from nestling.prediction.forward_passes import By, CutLike, passes
 from nestling.prediction.likelihoods import Likelihood, likelihood_named
-from nestling.prediction.passes import By, CutLike, passes
 from nestling.prediction.predictions import NO_THRESHOLDS
 from nestling.prediction.scores import Scores
 from nestling.processes import ALONE, Processes, current

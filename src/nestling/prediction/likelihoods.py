@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from nestling.arguments import positive_number
-from nestling.distributions.noise import random_signs, stream
+from nestling.distributions import random_signs, stream
 from nestling.errors import ArgumentError, RangeError, ShapeError
-from nestling.network.moments import Direction
 from nestling.prediction.predictions import (
     NO_THRESHOLDS,
     ClassPrediction,
@@ -23,6 +22,7 @@ from nestling.prediction.predictions import (
 )
 from nestling.prediction.tallies import ClassTally, RegressionTally, Tally
 from nestling.prediction.uncertainty import normal_log_prob
+from nestling.running.moments import Direction
 from nestling.tensor_arguments import floating_tensor, real_tensor, whole_tensor
 
 LOG_VARIANCE_LIMIT = 12.0

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from nestling.arguments import count
 from nestling.errors import ArgumentError
 from nestling.prediction.calibration import Calibration
+from nestling.prediction.forward_passes import By, CutLike, passes
 from nestling.prediction.likelihoods import Likelihood, likelihood_named
-from nestling.prediction.passes import By, CutLike, passes
 from nestling.prediction.predictions import NO_THRESHOLDS, Prediction
 from nestling.torch_parts import pytree
 

@@ -5,19 +5,13 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
+    from nestling.pruning.gated import without_widths
+    from nestling.pruning.options import PRETRAINING, PRUNING, MethodName, Structure
     from nestling.pruning.prune import prune
     from nestling.pruning.pruned import LayerReport, Pruned
     from nestling.pruning.sparse import SparseLinear, to_dense, to_sparse
-    from nestling.pruning.storing import load_pruned, save_pruned
+    from nestling.pruning.sparse_files import load_pruned, save_pruned
 
 __all__ = ["LayerReport", "Pruned", "SparseLinear", "load_pruned", "prune", "save_pruned", "to_dense", "to_sparse"]
 
-imports_lazily(
-    __name__,
-    {
-        "nestling.pruning.prune": "prune",
-        "nestling.pruning.pruned": "LayerReport Pruned",
-        "nestling.pruning.sparse": "SparseLinear to_dense to_sparse",
-        "nestling.pruning.storing": "load_pruned save_pruned",
-    },
-)
+imports_lazily(__name__)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from nestling.errors import NestlingError
-from nestling.network import Nested, extract
-from nestling.network.layers import exact_type
-from nestling.network.sorting import permute
-from nestling.network.tensors import Holders
+from nestling.network import permute
 from nestling.pruning.gated import FoldedGates, Gates, gated
 from nestling.pruning.sites import Reader, Site
+from nestling.reading import Holders
+from nestling.running import Nested, extract
+from nestling.running.layers import exact_type
 
 
 class KeptInputs(nn.Module):

@@ -7,16 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from nestling.distributions.gates import BetaBernoulli, DependentBetaBernoulli
-from nestling.network import Nested
-from nestling.network.modes import in_mode
-from nestling.network.nested import as_call
 from nestling.pruning.cutting import CutOut
 from nestling.pruning.gated import Gates, gates_in, holding, without_widths
 from nestling.pruning.run_time import RunTimeGate, RunTimeReader
 from nestling.pruning.sites import Site
+from nestling.running import Nested, as_call, in_mode
 from nestling.torch_parts import pytree
-from nestling.training.feeds import make_feed
-from nestling.training.recipe import Recipe
+from nestling.training import Recipe, make_feed
 
 
 def with_dependence(nested: Nested) -> Nested:

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from nestling.distributions.gates import Gate
-from nestling.network import Groups, Nested
-from nestling.network.layers import Stochastic
-from nestling.network.nested import as_call
-from nestling.network.runner import ModuleRunner
 from nestling.pruning.sites import Reader, Site
+from nestling.reading import Groups
+from nestling.running import ModuleRunner, Nested, as_call
+from nestling.running.layers import Stochastic
 
 GATES = "gates"
 """Name under which a gated network holds its gates; not its module, which may well call everything that it holds."""

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from nestling.arguments import finite_number
-from nestling.distributions.divergences import hierarchical_kl, log_uniform_kl
+from nestling.distributions import hierarchical_kl, log_uniform_kl
 from nestling.distributions.gates import BetaBernoulli, Gate, GaussianGate, LogNormalGate
 from nestling.distributions.weights import LOG_ALPHA_BOUNDS
 from nestling.errors import ArgumentError, RangeError
 from nestling.pruning.options import PRUNING, Structure
-from nestling.training.recipe import Recipe, WeightKL
+from nestling.training import Recipe, WeightKL
 
 
 @dataclass(frozen=True)

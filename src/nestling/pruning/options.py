@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from nestling.training.recipe import Recipe
+from nestling.training import Recipe
 
 MethodName = Literal["sparse_vd", "vbd", "beta_bernoulli", "dependent_beta_bernoulli", "log_normal"]
 Structure = Literal["weights", "units"]

@@ -12,11 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from nestling.errors import ArgumentError, DtypeError, TraceError
-from nestling.network import Cost, Nested, cost, nest
-from nestling.network.agreement import check_same
-from nestling.network.agreement import with_noise as noisy_calls
-from nestling.network.cut import full_cut
-from nestling.network.modes import in_mode
+from nestling.network import nest
 from nestling.prediction import Likelihood
 from nestling.pruning.cutting import cut_out, joined, with_folded
 from nestling.pruning.dependent import in_use, run_time_network, with_dependence, with_one_reader
@@ -42,8 +38,11 @@ from nestling.pruning.weights import (
     with_noise,
     without_weights,
 )
+from nestling.reading import full_cut
+from nestling.running import Cost, Nested, check_same, cost, in_mode
+from nestling.running import with_noise as noisy_calls
+from nestling.storage import tensors_digest
 from nestling.training import Recipe, Run, train
-from nestling.training.files import tensors_digest
 
 ONE_UNIT_A_BLOCK = 2**31
 

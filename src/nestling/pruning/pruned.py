@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from nestling.network import Cost, Nested
+from nestling.running import Cost, Nested
 from nestling.tables import text_table
 
 

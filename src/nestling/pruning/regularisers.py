@@ -11,11 +11,11 @@ from nestling.distributions import hierarchical_kl, log_uniform_kl
 from nestling.distributions.gates import BernoulliGate, ConcreteGate, Gate, GaussianDropoutGate, GaussianGate
 from nestling.distributions.weights import MultiplicativeGaussian
 from nestling.errors import ArgumentError
-from nestling.network import Nested
-from nestling.network.layers import VariationalLayer, make_variational
 from nestling.pruning.gated import Gates, gated, without_widths
 from nestling.pruning.sites import layer_sites
-from nestling.training.recipe import Recipe
+from nestling.running import Nested
+from nestling.running.layers import VariationalLayer, make_variational
+from nestling.training import Recipe
 
 Regulariser = Literal["none", "bernoulli", "gaussian", "gaussian_local", "concrete", "variational", "vbd"]
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestling.writes import Kept
+from nestling.kept_until_written import Kept
 
 EPS = 1e-6
 """What phi is kept off 0 and 1 by, as in training."""

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from nestling.errors import ArgumentError
-from nestling.network.group import Group, Groups, Slice
-from nestling.network.layers import exact_type
-from nestling.network.layers.convert import shared_weights
-from nestling.network.modes import called_with
+from nestling.reading import Group, Groups, Slice
+from nestling.running import called_with
+from nestling.running.layers import exact_type, shared_weights
 
 
 @dataclass(frozen=True)

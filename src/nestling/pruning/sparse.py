@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nestling.arguments import probability
-from nestling.writes import Kept
+from nestling.kept_until_written import Kept
 
 FASTER_BELOW = 0.05
 """Share of weights left below which the rows are multiplied instead of the whole matrix: see benchmarks/sparse.py."""

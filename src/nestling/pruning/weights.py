@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from nestling.distributions.weights import AdditiveGaussian
 from nestling.errors import ArgumentError, NestlingError
-from nestling.network import Nested
-from nestling.network.cut import full_cut
-from nestling.network.layers import VariationalLayer, layer_type, make_variational
-from nestling.network.modes import called_with
 from nestling.pruning.gated import without_widths
 from nestling.pruning.sites import Reader, Site, weight_of
+from nestling.reading import full_cut
+from nestling.running import Nested, called_with
+from nestling.running.layers import VariationalLayer, layer_type, make_variational
 
 
 def with_noise(module: nn.Module, example: Any, exclude: Sequence[str] = ()) -> Nested:  # noqa: ANN401

@@ -24,13 +24,4 @@ __all__ = [
     "write_csv",
 ]
 
-imports_lazily(
-    __name__,
-    {
-        "nestling.report.answers": "answers write_csv",
-        "nestling.report.curves": "curve_table draw_front",
-        "nestling.report.figures": "Series draw_curves",
-        "nestling.tables": "text_table",
-        "nestling.report.widths": "WidthRow score_widths widths_table",
-    },
-)
+imports_lazily(__name__)

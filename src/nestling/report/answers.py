@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from nestling.prediction import ClassPrediction, Prediction, RegressionPrediction
-from nestling.training.files import write_whole
+from nestling.storage import write_whole
 
 Table = tuple[list[str], list[list[str]]]
 """A header and its rows."""

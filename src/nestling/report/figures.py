@@ -6,8 +6,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nestling.storage import write_whole
 from nestling.tables import thousands
-from nestling.training.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

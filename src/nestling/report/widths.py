@@ -4,10 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nestling.network import Cost, Cut, Nested, cost
-from nestling.network.cut import make_cut
-from nestling.prediction import Scores, evaluate
-from nestling.prediction.calibration import Calibration
+from nestling.prediction import Calibration, Scores, evaluate
+from nestling.reading import Cut, make_cut
+from nestling.running import Cost, Nested, cost
 from nestling.tables import text_table, thousands
 
 

@@ -6,14 +6,9 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.search.curve import Curve, Row, Tried
+    from nestling.search.options import CostName, StrategyName
     from nestling.search.search import search
 
 __all__ = ["Curve", "Row", "Tried", "search"]
 
-imports_lazily(
-    __name__,
-    {
-        "nestling.search.curve": "Curve Row Tried",
-        "nestling.search.search": "search",
-    },
-)
+imports_lazily(__name__)

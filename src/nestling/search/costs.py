@@ -9,10 +9,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from nestling.errors import ArgumentError, DtypeError, RangeError
-from nestling.network import Cost, Cut, Nested, cost
-from nestling.network.cost import bytes_saved
-from nestling.network.cut import full_cut, smallest_cut
-from nestling.network.layers import VariationalLayer, mean_name
+from nestling.reading import Cut, full_cut, smallest_cut
+from nestling.running import Cost, Nested, bytes_saved, cost
+from nestling.running.layers import VariationalLayer, mean_name
 from nestling.torch_parts import pytree
 
 OwnCost = Callable[[Nested, Cut], float]

@@ -9,9 +9,9 @@ from typing import Any
 
 from nestling.arguments import positive_number
 from nestling.errors import ArgumentError, BudgetError, RunError
-from nestling.network import Cut
+from nestling.reading import Cut
 from nestling.search.quality import Quality
-from nestling.training.files import read_json, write_json, write_whole
+from nestling.storage import read_json, write_json, write_whole
 
 BUDGETS = ("params", "macs", "bytes", "latency_ms", "cost")
 

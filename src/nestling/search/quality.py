@@ -8,16 +8,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nestling.network import Cut, Nested
-from nestling.network.modes import in_mode
-from nestling.network.nested import as_call
-from nestling.network.norms import norms_with_statistics
-from nestling.network.reuse import Reuse
-from nestling.prediction.evaluate import pairs
-from nestling.prediction.likelihoods import Likelihood
+from nestling.prediction import Likelihood, pairs
 from nestling.processes import ALONE, Processes
+from nestling.reading import Cut
+from nestling.running import Nested, Reuse, as_call, in_mode, norms_with_statistics
+from nestling.storage import tensors_digest
 from nestling.torch_parts import pytree
-from nestling.training.files import tensors_digest
 
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 

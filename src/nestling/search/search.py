@@ -8,18 +8,16 @@ from typing import Any
 
 from nestling.arguments import count, inner_probability
 from nestling.errors import ArgumentError, DtypeError, RangeError
-from nestling.network import Cut, Nested, recalibrate
-from nestling.network.norms import norms_with_statistics
-from nestling.prediction.evaluate import check_repeatable, evaluate
-from nestling.prediction.likelihoods import Likelihood, likelihood_named
+from nestling.prediction import Likelihood, check_repeatable, evaluate, likelihood_named
 from nestling.processes import ALONE, Processes, current
+from nestling.reading import Cut
+from nestling.running import Nested, norms_with_statistics, recalibrate
 from nestling.search.costs import Costs, OwnCost
 from nestling.search.curve import Curve, Row, Tried, front
 from nestling.search.quality import Judge, Quality
 from nestling.search.strategies import STRATEGIES, Effort, Space
-from nestling.training.files import read_json, write_json
-from nestling.training.progress import Progress
-from nestling.training.saving import packed, weights_digest
+from nestling.storage import packed, read_json, weights_digest, write_json
+from nestling.training import Progress
 
 PROGRESS_FILE = "search.json"
 """What was scored so far, in the folder of a search: one that was stopped scores none of it again."""

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nestling.network import Cut
-from nestling.network.cut import full_cut, make_cut
-from nestling.network.group import Group, Groups
+from nestling.reading import Cut, Group, Groups, full_cut, make_cut
 from nestling.search.curve import Tried, front
 from nestling.search.quality import Quality
 

@@ -5,13 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nestling.distributions import leave_one_out
-from nestling.distributions.orders import RelaxedOrder
+from nestling.distributions.orders import RelaxedOrder, leave_one_out
 from nestling.errors import ArgumentError
-from nestling.network import Cut, Nested
-from nestling.network.cut import full_cut
-from nestling.network.nested import as_call
-from nestling.prediction.likelihoods import Likelihood
+from nestling.prediction import Likelihood
+from nestling.reading import Cut, full_cut
+from nestling.running import Nested, as_call
 from nestling.torch_parts import pytree
 from nestling.training.recipe import Recipe
 from nestling.training.terms import (

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from nestling.errors import NestlingError, RunError
-from nestling.network import Nested
+from nestling.running import Nested
+from nestling.storage import packed, unpack
 from nestling.training.optimisers import check_optimiser, load_optimiser, optimiser_tensors
-from nestling.training.saving import packed, unpack
 
 _ADVICE = "Delete it to start from the beginning."
 _PREFIX = "optimiser."

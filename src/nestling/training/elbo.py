@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from nestling.arguments import count
 from nestling.errors import DtypeError
-from nestling.network import Nested
-from nestling.prediction.likelihoods import Likelihood, likelihood_named
+from nestling.prediction import Likelihood, likelihood_named
+from nestling.running import Nested
 from nestling.training.bound import bound_terms
 from nestling.training.objectives import check_objective, whole_batch_terms
 from nestling.training.recipe import Recipe

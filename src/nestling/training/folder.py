@@ -12,20 +12,26 @@ import numpy
 import torch
 
 from nestling.errors import RunError
-from nestling.network import Nested
 from nestling.prediction import Calibration
-from nestling.training.checkpoint import State, pack_checkpoint, state_of, unpack_checkpoint
-from nestling.training.events import event_writer, write_events
-from nestling.training.files import (
+from nestling.running import Nested
+from nestling.storage import (
+    WEIGHTS_FILE,
+    FolderLock,
+    describe,
+    made_folder,
     read_json,
     read_tensors,
     remove_parts,
+    save,
+    unpack,
+    weights_digest,
     write_json,
     write_tensors,
     write_whole,
 )
-from nestling.training.keeper import Keeper
-from nestling.training.lock import FolderLock
+from nestling.training.checkpoint import State, pack_checkpoint, state_of, unpack_checkpoint
+from nestling.training.events import event_writer, write_events
+from nestling.training.kept_state import Keeper
 from nestling.training.recipe import Recipe
 from nestling.training.run import (
     CALIBRATION_FILE,
@@ -36,14 +42,6 @@ from nestling.training.run import (
     check_of,
     identity_of,
     lines_until,
-)
-from nestling.training.saving import (
-    WEIGHTS_FILE,
-    describe,
-    made_folder,
-    save,
-    unpack,
-    weights_digest,
 )
 from nestling.version import __version__
 

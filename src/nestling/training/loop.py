@@ -9,27 +9,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nestling.distributions.temperature import Tempered
+from nestling.distributions import Tempered
 from nestling.errors import DivergenceError, NonFiniteError, ProcessError, RunError
-from nestling.network import Nested, recalibrate
-from nestling.network.norms import norms_with_statistics
 from nestling.prediction import Likelihood, Scores, evaluate
 from nestling.processes import ALONE, Processes
+from nestling.running import Nested, norms_with_statistics, recalibrate
 from nestling.seeding import Purpose, generator, reseed
 from nestling.torch_parts import pytree
 from nestling.training import schedules
 from nestling.training.checkpoint import State
 from nestling.training.elbo import step_terms
-from nestling.training.feeds import Feed
-from nestling.training.keeper import Keeper
+from nestling.training.kept_state import Keeper
+from nestling.training.non_finite import diverged, diverged_in_validation, weights_gone_wrong
 from nestling.training.objectives import check_objective
 from nestling.training.parameter_groups import clipped_parameters, make_optimiser, set_lr, set_natural_rate
 from nestling.training.progress import Progress
 from nestling.training.recipe import Recipe
+from nestling.training.run_batches import Feed
 from nestling.training.spreading import give_best, share_buffers, take_up
 from nestling.training.stopping import Stopped, Stopping
 from nestling.training.terms import Terms, pair_of
-from nestling.training.watch import diverged, diverged_in_validation, weights_gone_wrong
 
 CHECKPOINT_SECONDS = 300.0
 """A checkpoint is written after each epoch, and within one whenever this much time has passed."""

@@ -7,13 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nestling.distributions import with_baseline
+from nestling.distributions.orders import with_baseline
 from nestling.errors import ArgumentError
-from nestling.network import Cut, Nested
-from nestling.network.cut import full_cut, smallest_cut
-from nestling.network.modes import in_mode
-from nestling.network.nested import as_call
-from nestling.prediction.likelihoods import Categorical, Likelihood
+from nestling.prediction import Categorical, Likelihood
+from nestling.reading import Cut, full_cut, smallest_cut
+from nestling.running import Nested, as_call, in_mode
 from nestling.torch_parts import pytree
 from nestling.training.recipe import ObjectiveName, Recipe
 from nestling.training.terms import (

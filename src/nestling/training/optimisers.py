@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nestling.distributions.layout import axes_in_memory, laid_out_as
+from nestling.distributions import axes_in_memory, laid_out_as
 from nestling.torch_parts import ArrangedAdamW
 
 Groups = list[dict[str, Any]]

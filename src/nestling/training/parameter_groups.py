@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from nestling.distributions.learned import Learned
-from nestling.network import Nested
-from nestling.network.layers import layer_type
+from nestling.distributions import Learned
+from nestling.running import Nested
+from nestling.running.layers import layer_type
 from nestling.training.optimisers import OPTIMISERS
 from nestling.training.recipe import Recipe
 from nestling.training.schedules import largest_lr

@@ -13,13 +13,11 @@ from typing import Any
 from torch import nn
 
 from nestling.errors import ArgumentError, NestlingError, RunError
-from nestling.network.cut import Cut, make_cut
-from nestling.network.nested import Nested
-from nestling.prediction.calibration import Calibration
-from nestling.prediction.likelihoods import likelihood_named
-from nestling.training.files import digest, parsed, plain_file, read_json, read_tensors
+from nestling.prediction import Calibration, likelihood_named
+from nestling.reading import Cut, make_cut
+from nestling.running import Nested
+from nestling.storage import WEIGHTS_FILE, digest, loaded, parsed, plain_file, read_json, read_tensors, weights_digest
 from nestling.training.recipe import Recipe
-from nestling.training.saving import WEIGHTS_FILE, loaded, weights_digest
 
 RECIPE_FILE = "recipe.json"
 LOG_FILE = "log.jsonl"

@@ -3,8 +3,7 @@
 import math
 
 from nestling.distributions.weights import WeightPosterior
-from nestling.network import Nested
-from nestling.network.bits import FIRST_SHARPNESS, LAST_SHARPNESS
+from nestling.running import FIRST_SHARPNESS, LAST_SHARPNESS, Nested
 from nestling.training.optimisers import OPTIMISERS
 from nestling.training.recipe import Recipe
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import load, save
 
-from nestling.network import Nested
 from nestling.processes import Processes
+from nestling.running import Nested
+from nestling.storage import packed, unpack
 from nestling.training.checkpoint import State, pack_checkpoint, unpack_checkpoint
-from nestling.training.keeper import Keeper
-from nestling.training.saving import packed, unpack
+from nestling.training.kept_state import Keeper
 
 _SENT = Path("the first process")
 

@@ -16,8 +16,9 @@ from nestling.distributions import (
 )
 from nestling.distributions.gates import gates_of
 from nestling.errors import ArgumentError
-from nestling.network import Cut, Nested
-from nestling.prediction.likelihoods import Likelihood
+from nestling.prediction import Likelihood
+from nestling.reading import Cut
+from nestling.running import Nested
 from nestling.torch_parts import pytree
 from nestling.training.recipe import WeightKL
 

@@ -13,18 +13,17 @@ from torch import nn
 
 from nestling.data import Data
 from nestling.errors import DtypeError
-from nestling.network import Nested, recalibrate
-from nestling.network.cut import make_cut
-from nestling.network.norms import norms_with_statistics
 from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_named
 from nestling.processes import ALONE, Processes, connected
-from nestling.training.feeds import make_feed
-from nestling.training.files import tensors_digest
+from nestling.reading import make_cut
+from nestling.running import Nested, norms_with_statistics, recalibrate
+from nestling.storage import tensors_digest
 from nestling.training.folder import RunFolder, add_cuts
-from nestling.training.keeper import Keeper, Memory
+from nestling.training.kept_state import Keeper, Memory
 from nestling.training.loop import Figures, Loop
 from nestling.training.recipe import Recipe
 from nestling.training.run import Run, read_calibrations
+from nestling.training.run_batches import make_feed
 from nestling.training.stopping import Stopping
 
 COVERAGES = (0.8, 0.9, 0.95, 0.99)

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from nestling.distributions.orders import Order
-from nestling.network import Cut, Nested
-from nestling.network.cut import full_cut, make_cut, smallest_cut
-from nestling.network.group import Group, Groups
+from nestling.reading import Cut, Group, Groups, full_cut, make_cut, smallest_cut
+from nestling.running import Nested
 
 
 class Draw(NamedTuple):

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from nestling.distributions.holding import hold
 from nestling.distributions.orders.chain import chain_length, chain_log_probs
 from nestling.distributions.orders.order import Order
+from nestling.distributions.tensors import hold
 from nestling.errors import ArgumentError
 from nestling.tensor_arguments import probabilities, real_tensor
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nestling.distributions.holding import hold
 from nestling.distributions.noise import gumbel_noise
 from nestling.distributions.orders.chain import chain_length, chain_log_probs
 from nestling.distributions.orders.order import RelaxedOrder, masks_from_steps
+from nestling.distributions.tensors import hold
 from nestling.tensor_arguments import last_size, real_tensor
 
 START_LOGIT = 3.0

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from nestling.arguments import probability
-from nestling.distributions.holding import hold
 from nestling.distributions.orders.chain import chain_log_probs
 from nestling.distributions.orders.order import Order
+from nestling.distributions.tensors import hold
 from nestling.tensor_arguments import floating_dtype
 
 

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from nestling.distributions.holding import hold
 from nestling.distributions.orders.order import Order
+from nestling.distributions.tensors import hold
 from nestling.tensor_arguments import floating_dtype
 
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from nestling.distributions.holding import hold
 from nestling.distributions.learned import Learned, Rate
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.options import Sampling
+from nestling.distributions.tensors import hold
 from nestling.errors import ShapeError
+from nestling.kept_until_written import Kept
 from nestling.tensor_arguments import floating_tensor, real_tensor
 from nestling.torch_parts import Moving
-from nestling.writes import Kept
 
 LOG_ALPHA_BOUNDS = (-20.0, 20.0)
 """log alpha is read within these bounds: past them a weight is a constant, or nothing but noise, in float32."""

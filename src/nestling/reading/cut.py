@@ -1,0 +1,66 @@
+"""A cut: how many blocks of each group are kept."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nestling.errors import DtypeError, RangeError
+from nestling.reading.group import Group, Groups
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A width, in blocks, for every free group of a network, in the order of its groups."""
+
+    widths: tuple[tuple[str, int], ...]
+
+    def __getitem__(self, name: str) -> int:
+        return dict(self.widths)[name]
+
+    def as_dict(self) -> dict[str, int]:
+        """The widths by the names of their groups."""
+        return dict(self.widths)
+
+
+def full_cut(groups: Groups) -> Cut:
+    """The cut that keeps every block."""
+    return Cut(tuple((group.name, group.num_blocks) for group in groups.free))
+
+
+def smallest_cut(groups: Groups) -> Cut:
+    """The cut that keeps only the blocks that are never cut."""
+    return Cut(tuple((group.name, group.num_always) for group in groups.free))
+
+
+def make_cut(groups: Groups, wanted: float | Mapping[str, int] | Cut) -> Cut:
+    """A cut from a fraction of every group's blocks, from widths by name (the others stay whole), or a Cut."""
+    if isinstance(wanted, Cut):
+        wanted = wanted.as_dict()
+    if isinstance(wanted, Mapping):
+        given = {name: _width(groups[name], width) for name, width in wanted.items()}
+        return Cut(tuple((group.name, given.get(group.name, group.num_blocks)) for group in groups.free))
+    if isinstance(wanted, bool) or not isinstance(wanted, int | float):
+        needed = "a fraction, a dictionary of widths, or a Cut"
+        raise DtypeError("cut", repr(wanted), needed, "For half of every group pass 0.5.")
+    if not 0 < wanted <= 1:
+        raise RangeError(
+            "cut", wanted, "a fraction within (0, 1]", "Pass 0.5 for half, 1.0 for all; widths by name as a dict."
+        )
+    return Cut(tuple((group.name, _share(group, wanted)) for group in groups.free))
+
+
+def _share(group: Group, fraction: float) -> int:
+    """The nearest number of blocks to a fraction of them, halves rounded up, and never below what is always kept."""
+    return max(group.num_always, int(fraction * group.num_blocks + 0.5))
+
+
+def _width(group: Group, width: int) -> int:
+    if isinstance(width, bool) or not isinstance(width, int):
+        raise DtypeError(
+            group.name, repr(width), "a whole number of blocks", "Round it, or pass a fraction for all groups."
+        )
+    if group.frozen_because is not None:
+        raise RangeError(group.name, f"width {width}", "left out", f"This group is not cut: {group.frozen_because}.")
+    if not group.num_always <= width <= group.num_blocks:
+        needed = f"between {group.num_always} and {group.num_blocks} blocks"
+        raise RangeError(group.name, f"width {width}", needed, "Print nested.groups to see the blocks of each group.")
+    return width

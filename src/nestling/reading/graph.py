@@ -1,0 +1,207 @@
+"""The ATen graph of a module, with the name of the parameter or buffer behind each of its inputs."""
+
+import logging
+import operator
+import re
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from nestling.errors import TraceError
+from nestling.reading.holders import Holders
+from nestling.torch_parts import ASSERTED_METADATA, example_size, pytree, recorded
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph whose placeholders are parameters and buffers (by name), constants, and the caller's inputs.
+
+    ``recorded`` says that it is the path of one example, which other inputs may not take.
+    """
+
+    graph: fx.Graph
+    tensor_names: dict[fx.Node, str]
+    constants: dict[fx.Node, Tensor]
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+    recorded: bool = False
+
+    @property
+    def nodes(self) -> Iterable[fx.Node]:
+        """The nodes in the order they run."""
+        return self.graph.nodes
+
+    def where(self, node: fx.Node) -> str:
+        """The user's line that made a node, as ' at file:line (code)', or nothing where it is unknown."""
+        line = user_line(node.meta.get("stack_trace") or "")
+        return f" at {line}" if line else ""
+
+
+def export_graph(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool = False) -> Graph:
+    """Export a module in the mode it is in; ``dynamic`` keeps the sizes of the inputs open where the code allows it."""
+    shapes = _open_shapes(args, kwargs) if dynamic else None
+    try:
+        with _unheard():
+            program = torch.export.export(_Traced(module), args, kwargs, dynamic_shapes=shapes, strict=False)
+    except Exception as fault:  # torch raises errors of many kinds, from the user's code and from its own
+        trail = "".join(traceback.format_exception(fault))
+        raise TraceError(user_line(str(fault)) or user_line(trail)) from fault
+    _inline(program.graph_module)
+    for node in program.graph.find_nodes(op="call_function", target=ASSERTED_METADATA):
+        program.graph.erase_node(node)  # it names the example's precision, and the check runs in another
+    program.graph.eliminate_dead_code()
+    signature = program.graph_signature
+    canonical = Holders(module).canonical
+    named = signature.inputs_to_parameters | signature.inputs_to_buffers
+    names = {own: canonical[name.removeprefix("module.")] for own, name in named.items()}
+    lifted = signature.inputs_to_lifted_tensor_constants
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    return Graph(
+        graph=program.graph,
+        tensor_names={node: names[node.name] for node in placeholders if node.name in names},
+        constants={node: program.constants[lifted[node.name]] for node in placeholders if node.name in lifted},
+        in_spec=program.call_spec.in_spec,
+        out_spec=program.call_spec.out_spec,
+    )
+
+
+class _Traced(nn.Module):
+    """A module as an export sees it: where its code can't be traced, torch would print the graph so far to stderr."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Run the module; what torch raises of data goes on as an error that it does not print the graph for."""
+        try:
+            return self.module(*args, **kwargs)
+        except RuntimeError as fault:
+            raise TraceError(str(fault)) from fault
+
+
+_tracing: ContextVar[bool] = ContextVar("tracing", default=False)
+"""Whether this thread or task is inside ``_unheard``."""
+
+
+def _is_told(record: logging.LogRecord) -> bool:
+    return not _tracing.get() or record.levelno > logging.ERROR
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Keep torch's loggers from saying what an export fails at, in this thread: it is told in words of our own."""
+    known = logging.root.manager.loggerDict
+    for name in [name for name in known if name.partition(".")[0] == "torch"]:
+        for handler in getattr(known[name], "handlers", ()):
+            handler.addFilter(_is_told)
+    token = _tracing.set(True)
+    try:
+        yield
+    finally:
+        _tracing.reset(token)
+
+
+def recorded_graph(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
+    """The operations that run on the example, for code whose path depends on the data and can't be exported."""
+    holders = Holders(module)
+    tensors = {name: tensor.detach() for name, tensor in holders.tensors().items()}
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+
+    def run(tensors: dict[str, Tensor], leaves: list[Any]) -> list[Any]:
+        inputs = pytree.tree_unflatten(leaves, spec)
+        with holders.replaced(tensors):
+            return pytree.tree_leaves(module(*inputs[0], **inputs[1]))
+
+    graph = recorded(run, tensors, leaves)
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    names = dict(zip(placeholders, tensors, strict=False))
+    return Graph(graph, names, {}, spec, pytree.tree_structure([]), recorded=True)
+
+
+def user_line(text: str) -> str:
+    """The last line of the user's own code that a traceback in a text names, as 'file:line (code)', or nothing."""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in \w+\n\s*(.*)', text)
+    own = [frame for frame in frames if "/torch/" not in frame[0] and "/nestling/" not in frame[0]]
+    if not own:
+        return ""
+    path, line, code = own[-1]
+    return f"{path.rsplit('/', 1)[-1]}:{line} ({code.strip()})"
+
+
+def shape_of(node: fx.Node) -> tuple[int, ...] | None:
+    """Shape of the tensor a node gives, with the example's sizes where they are open; None if it gives no tensor."""
+    val = node.meta.get("val")
+    return tuple(int(hint(size)) for size in val.shape) if isinstance(val, Tensor) else None
+
+
+def hint(size: Any) -> Any:  # noqa: ANN401
+    """The example's value of a size that may be symbolic or be computed by a node."""
+    if isinstance(size, fx.Node):
+        return hint(size.meta["val"])
+    if isinstance(size, torch.SymInt):
+        return example_size(size)
+    return size
+
+
+def _inline(owner: fx.GraphModule) -> None:
+    """Put the body of each ``no_grad`` or ``autocast`` block in its place; no gradient leaves a ``no_grad`` one."""
+    graph = owner.graph
+    for node in list(graph.nodes):
+        name = str(node.target)
+        if node.op != "call_function" or name not in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
+            continue
+        place = next(i for i, given in enumerate(node.args) if isinstance(given, fx.Node) and given.op == "get_attr")
+        body = getattr(owner, node.args[place].target)
+        _inline(body)
+        held = name == "wrap_with_set_grad_enabled" and node.args[0] is False
+        results = _copied_before(node, body.graph, node.args[place + 1 :], detached=held)
+        for user in list(node.users):
+            assert user.target is operator.getitem
+            user.replace_all_uses_with(results[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(node)
+
+
+def _copied_before(node: fx.Node, body: fx.Graph, operands: Sequence[Any], *, detached: bool) -> list[Any]:
+    """Copy a graph to the place before ``node`` and give what it returns."""
+    given = iter(operands)
+    copied: dict[fx.Node, Any] = {}
+    with node.graph.inserting_before(node):
+        for inner in body.nodes:
+            if inner.op == "placeholder":
+                copied[inner] = next(given)
+            elif inner.op != "output":
+                copied[inner] = node.graph.node_copy(inner, copied.__getitem__)
+        (returned,) = next(inner for inner in body.nodes if inner.op == "output").args
+        results = [copied[result] if isinstance(result, fx.Node) else result for result in returned]
+        return [_detached(result) if detached else result for result in results]
+
+
+def _detached(result: Any) -> Any:  # noqa: ANN401
+    if not isinstance(result, fx.Node) or not isinstance(result.meta.get("val"), Tensor):
+        return result
+    node = result.graph.call_function(torch.ops.aten.detach.default, (result,))
+    node.meta = dict(result.meta)
+    return node
+
+
+def _open_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    """Every size of every input open, laid out as the arguments are; of images only the batch.
+
+    Open sides of images take the export many times as long, and say nothing about attention.
+    """
+
+    def open_all(leaf: Any) -> Any:  # noqa: ANN401
+        if not isinstance(leaf, Tensor):
+            return None
+        return dict.fromkeys(range(leaf.ndim if leaf.ndim < 4 else 1), torch.export.Dim.AUTO)
+
+    given = {"args": args, "kwargs": kwargs}  # as _Traced takes them; torch refuses the name of what is empty
+    return pytree.tree_map(open_all, {name: values for name, values in given.items() if values})

@@ -1,0 +1,117 @@
+"""The groups of a network: units that can be cut, with every slice of every tensor that goes with them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from nestling.errors import ArgumentError
+from nestling.reading.options import Kind
+from nestling.tables import text_table
+
+BIT_SUFFIX = ".bits"
+"""What the name of a group of bits ends with, after that of its first layer; ``only`` leaves such names to them."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What a group owns of one tensor: ``rows`` (size, rows per unit) along ``axis``; ``reads`` if it consumes."""
+
+    tensor: str
+    axis: int
+    rows: Tensor = field(repr=False)
+    reads: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """``size`` units in ``num_blocks`` blocks, the first ``num_always`` of which are never cut.
+
+    ``exact`` is False where a norm's statistics run over the axis, so that a cut changes what is left.
+    ``frozen_because`` says why a group can't be cut, and is None if it can. A group of layers has no slices: ``drops``
+    names the residual branch that each of its units is. Nor has a group of bits, which ``quantises`` whole tensors.
+    """
+
+    name: str
+    kind: Kind
+    size: int
+    slices: tuple[Slice, ...]
+    num_blocks: int = 1
+    num_always: int = 1
+    exact: bool = True
+    inner: bool = True
+    frozen_because: str | None = None
+    drops: tuple[str, ...] = ()
+    quantises: tuple[str, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The tensors that the width of the group changes."""
+        return tuple(dict.fromkeys((*(piece.tensor for piece in self.slices), *self.quantises)))
+
+    @property
+    def free(self) -> bool:
+        """Whether the group can be cut."""
+        return self.frozen_because is None
+
+    def units(self, width: int) -> int:
+        """How many units the first ``width`` blocks hold: as even as whole units allow, larger blocks first."""
+        small, extra = divmod(self.size, self.num_blocks)
+        return width * small + min(width, extra)
+
+    def blocks(self) -> Tensor:
+        """The block (size,) that each unit belongs to."""
+        counts = torch.tensor([self.units(j + 1) - self.units(j) for j in range(self.num_blocks)])
+        return torch.repeat_interleave(torch.arange(self.num_blocks), counts)
+
+
+class Groups(Sequence[Group]):
+    """The groups of a network in the order it runs; prints as a table."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._groups = tuple(groups)
+        self._by_name = {group.name: group for group in groups}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._groups)
+
+    def __getitem__(self, key: int | str) -> Group:  # type: ignore[override]
+        if not isinstance(key, str):
+            return self._groups[key]
+        if key not in self._by_name:
+            known = ", ".join(group.name for group in self.free) or "none"
+            raise ArgumentError(
+                "group", repr(key), f"the name of a group ({known})", "Print nested.groups for a table."
+            )
+        return self._by_name[key]
+
+    @property
+    def free(self) -> tuple[Group, ...]:
+        """The groups that can be cut."""
+        return tuple(group for group in self._groups if group.free)
+
+    @property
+    def frozen(self) -> tuple[Group, ...]:
+        """The groups that can't be cut, each of which says why."""
+        return tuple(group for group in self._groups if not group.free)
+
+    def __repr__(self) -> str:
+        header = ("group", "kind", "units", "blocks", "always", "tensors", "note")
+        return text_table(header, [_row(group) for group in self._groups], names=1)
+
+
+def _row(group: Group) -> tuple[str, ...]:
+    note = (
+        f"frozen: {group.frozen_because}"
+        if group.frozen_because
+        else ""
+        if group.exact
+        else "inexact: a norm runs over it"
+    )
+    blocks, always = (str(group.num_blocks), str(group.num_always)) if group.free else ("-", "-")
+    num_tensors = len(group.slices) + len(group.quantises)
+    return group.name, group.kind, str(group.size), blocks, always, str(num_tensors), note

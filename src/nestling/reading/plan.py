@@ -1,0 +1,68 @@
+"""A plan: how a graph runs at any cut, with the tensors behind its nodes and how its sizes follow the widths."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx
+
+from nestling.reading.labels import Ids
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A graph to run: its placeholders are tensors of the module (by name), constants, and the caller's inputs.
+
+    ``inputs`` are the arguments of a call, positional and by name, and ``outputs`` what it gives, each with numbers in
+    place of the leaves. ``branches`` are the residual layers that can be dropped, by the name of their addition.
+    """
+
+    graph: fx.Graph
+    tensor_names: Mapping[fx.Node, str]
+    constants: Mapping[fx.Node, Tensor]
+    inputs: tuple[tuple[Any, ...], dict[str, Any]]
+    outputs: Any
+    sizes: Sequence["PlannedSize"]
+    branches: Mapping[str, "Branch"]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """What a residual ``add`` adds to the ``skip``: the nodes and tensors that nothing else needs."""
+
+    add: fx.Node
+    skip: fx.Node
+    nodes: frozenset[fx.Node]
+    tensors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The positions of an axis, ``always`` of which no cut takes; each other one is in a part.
+
+    A part has, for each of its groups, the unit that each position belongs to; a position stays while one of them does.
+    """
+
+    size: int
+    always: int
+    parts: tuple[Mapping[str, Ids], ...]
+
+    def kept(self, units: Mapping[str, int]) -> int:
+        """How many positions are left, with so many units of each group."""
+        return self.always + sum(_kept(part, units) for part in self.parts)
+
+
+@dataclass(frozen=True)
+class PlannedSize:
+    """A number at ``place`` in a call's arguments that shrinks with an axis: by the share of it that is kept."""
+
+    node: fx.Node
+    place: tuple[str | int, ...]
+    axis: Axis
+
+
+def _kept(part: Mapping[str, Ids], units: Mapping[str, int]) -> int:
+    first, *others = [own < units[name] for name, own in part.items()]
+    for other in others:
+        first = first | other
+    return int(first.sum())

@@ -1,0 +1,241 @@
+"""Rules of operations that join tensors along an axis, or take parts of one."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from torch import fx
+
+from nestling.reading.graph import hint, shape_of
+from nestling.reading.trace import Call, Result, rows_along
+from nestling.reading.traced_value import Factor, Value, simplified
+
+PADS = """
+    pad constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
+    replication_pad3d
+""".split()
+
+
+def cat(call: Call) -> Result:
+    """Labels follow each other along the axis; the other axes unite."""
+    tensors = [value for value in call.tensors("tensors") if value.shape != (0,)]
+    axis = call.axis("dim", len(call.shape))
+    parts = [call.along(value, axis) for value in tensors]
+    factors = [_joined(call, tensors, other, other) for other in range(len(call.shape)) if other != axis]
+    if any(part is not None for part in parts):
+        whole = [_fixed_part(call, v.shape[axis]) if p is None else p for v, p in zip(tensors, parts, strict=True)]
+        factors.append(Factor((axis,), np.concatenate(whole)))
+    return call.output(factors)
+
+
+def stack(call: Call) -> Result:
+    """Tensors of one shape on a new axis: their axes unite."""
+    tensors = call.tensors("tensors")
+    axis = call.axis("dim", len(call.shape))
+    return call.output([_joined(call, tensors, a, a + (a >= axis)) for a in range(len(call.shape) - 1)])
+
+
+def chunk(call: Call) -> Result:
+    """Code that cuts an axis in equal parts must find equal parts again: they unite position by position."""
+    value = call.value("self")
+    axis = call.axis("dim", len(value.shape))
+    pieces = _pieces(call, value, axis, [shape[axis] for shape in call.shapes()])
+    _stay_equal(call, pieces, axis)
+    return pieces
+
+
+def split(call: Call) -> Result:
+    """Parts of stated sizes, each of which shrinks on its own; of one size, all of which shrink together."""
+    value = call.value("self")
+    axis = call.axis("dim", len(value.shape))
+    sizes = [shape[axis] for shape in call.shapes()]
+    pieces = _pieces(call, value, axis, sizes)
+    if call.name.startswith("split_with_sizes") or isinstance(call.arguments.get("split_size"), list):
+        name = "split_sizes" if "split_sizes" in call.arguments else "split_size"
+        for position, piece in enumerate(pieces):
+            factor = piece.factor(axis)
+            call.size((name, position), None if factor is None else rows_along(factor, axis))
+    elif value.factor(axis) is not None:
+        if call.name == "tensor_split" or len(set(sizes)) > 1:
+            call.freeze_all("splits the axis by a fixed size")
+            return tuple(call.output([f for f in p.factors if axis not in f.axes], p.shape) for p in pieces)
+        _stay_equal(call, pieces, axis)
+        factor = pieces[0].factor(axis)
+        call.size(("split_size",), None if factor is None else rows_along(factor, axis))
+    return pieces
+
+
+def unbind(call: Call) -> Result:
+    """One tensor for each position of an axis, which disappears."""
+    value = call.value("self")
+    axis = call.axis("dim", len(value.shape))
+    return tuple(_selected(call, value, axis, index) for index in range(value.shape[axis]))
+
+
+def select(call: Call) -> Result:
+    """One position of an axis, which disappears."""
+    value = call.value("self")
+    axis = call.axis("dim", len(value.shape))
+    return _selected(call, value, axis, call.number("index") % value.shape[axis])
+
+
+def slice_(call: Call) -> Result:
+    """A range of an axis: the whole changes nothing, ranges that share it out are a split, any other part is frozen."""
+    value = call.value("self")
+    axis = call.axis("dim", len(value.shape))
+    if call.shape[axis] == value.shape[axis]:
+        return call.passed(value)
+    factor, own = value.factor(axis), _range(call.node, axis, value)
+    if factor is not None and len(factor.axes) == 1 and own is not None and _shared_out(call.node, axis, value):
+        return _part(call, value, factor, *own)
+    return call.output(call.settle(value, axis, "takes a fixed part of the axis").factors)
+
+
+def narrow(call: Call) -> Result:
+    """A range of an axis by start and length."""
+    return slice_(call)
+
+
+def pad(call: Call) -> Result:
+    """New elements at the ends of the last axes. Those beside a labelled axis are a fixed number of zeros."""
+    value = call.value("self")
+    constant = call.name == "constant_pad_nd" or call.arguments.get("mode") == "constant"
+    amounts = call.numbers("pad" if "pad" in call.arguments else "padding")
+    factors: list[Factor | None] = []
+    for axis in range(len(value.shape)):
+        before, after = _padding(amounts, len(value.shape) - 1 - axis)
+        factor = value.factor(axis)
+        if factor is None or not (before or after):
+            continue
+        if constant and len(factor.axes) == 1 and before >= 0 and after >= 0:
+            parts = [_fixed_part(call, before), factor.ids, _fixed_part(call, after)]
+            factors.append(Factor((axis,), np.concatenate(parts)))
+            value = value.without(factor)
+        else:
+            value = call.settle(value, axis, "pads the axis")
+    return call.output([*value.factors, *factors])
+
+
+def repeat(call: Call) -> Result:
+    """Copies along axes without labels."""
+    return _grown(call, "repeats the axis")
+
+
+def _joined(call: Call, tensors: list[Value], axis: int, place: int) -> Factor | None:
+    """An axis along which tensors lie side by side: united, unless it has a fixed size in some of them."""
+    lines = [call.along(value, axis) for value in tensors]
+    known = [line for line in lines if line is not None]
+    for line in known[1:]:
+        call.labels.unite(known[0], line)
+    if known and len(known) < len(lines):
+        call.freeze(known[0], "joins it with an axis of fixed size")
+        return None
+    return Factor((place,), known[0]) if known else None
+
+
+def _padding(amounts: list[int], from_the_end: int) -> tuple[int, int]:
+    """What is added before and after an axis; the amounts are those of the last axis first."""
+    before, after = (2 * from_the_end, 2 * from_the_end + 1)
+    return (amounts[before], amounts[after]) if after < len(amounts) else (0, 0)
+
+
+def _fixed_part(call: Call, size: int) -> np.ndarray:
+    ids = call.labels.new(size)
+    call.freeze(ids, "joins it with a part of fixed size")
+    return ids
+
+
+def _pieces(call: Call, value: Value, axis: int, sizes: list[int]) -> tuple[Value, ...]:
+    pieces, start = [], 0
+    factor = value.factor(axis)
+    for size in sizes:
+        if factor is None:
+            part: list[Factor | None] = list(value.factors)
+        else:
+            position = factor.axes.index(axis)
+            ids = factor.ids.take(range(start, start + size), position)
+            part = [*value.without(factor).factors, simplified(factor.axes, ids)]
+        shape = tuple(size if a == axis else s for a, s in enumerate(value.shape))
+        pieces.append(call.output(part, shape))
+        start += size
+    return tuple(pieces)
+
+
+def _shared_out(node: fx.Node, axis: int, value: Value) -> bool:
+    """Whether the slices of one tensor, of which ``node`` is one, are the whole of an axis, each element once."""
+    source = node.all_input_nodes[0]
+    while _is_whole(source):
+        source = source.all_input_nodes[0]
+    ranges = sorted({found for user in _readers(source) if (found := _range(user, axis, value)) is not None})
+    ends = [0, *(end for _, end in ranges)]
+    return [start for start, _ in ranges] == ends[:-1] and ends[-1] == value.shape[axis]
+
+
+def _readers(node: fx.Node) -> Iterator[fx.Node]:
+    """The nodes that use a tensor, by itself or as a slice that is the whole of it."""
+    for user in node.users:
+        if _is_whole(user):
+            yield from _readers(user)
+        else:
+            yield user
+
+
+def _is_whole(node: fx.Node) -> bool:
+    return str(node.target) == "aten.slice.Tensor" and shape_of(node) == shape_of(node.all_input_nodes[0])
+
+
+def _range(node: fx.Node, axis: int, value: Value) -> tuple[int, int] | None:
+    """Start and end of what a node takes of an axis, if it is a slice of several elements without gaps."""
+    if str(node.target) != "aten.slice.Tensor" or not node.users:
+        return None
+    given = [hint(argument) for argument in node.args[1:]]
+    dim, start, end, step = given + [0, None, None, 1][len(given) :]
+    if dim % len(value.shape) != axis or step != 1 or min(start or 0, end or 0) < 0:
+        return None
+    first, after, _ = slice(start, end).indices(value.shape[axis])
+    return (first, after) if after - first > 1 else None
+
+
+def _part(call: Call, value: Value, factor: Factor, start: int, end: int) -> Value:
+    """One of the ranges that an axis is shared out in; where it starts and ends depends on what is left before it."""
+    if start:
+        call.size(("start",), factor.ids[:start])
+    if end < len(factor.ids):
+        call.size(("end",), factor.ids[:end])
+    return call.output([*value.without(factor).factors, Factor(factor.axes, factor.ids[start:end])])
+
+
+def _stay_equal(call: Call, pieces: tuple[Value, ...], axis: int) -> None:
+    """Unite equal parts of an axis position by position; unequal ones are frozen."""
+    first, *others = [piece.factor(axis) for piece in pieces]
+    for other in others:
+        if first is not None and other is not None and first.ids.shape == other.ids.shape:
+            call.labels.unite(first.ids, other.ids)
+        else:
+            call.freeze_all("splits the axis unevenly")
+
+
+def _selected(call: Call, value: Value, axis: int, index: int) -> Value:
+    factor = value.factor(axis)
+    if factor is not None and len(factor.axes) == 1:
+        call.freeze(factor.ids, "picks single positions of the axis")
+        value, factor = value.without(factor), None
+    shape = tuple(size for a, size in enumerate(value.shape) if a != axis)
+    places = {a: a - (a > axis) for a in range(len(value.shape)) if a != axis}
+    factors: list[Factor | None] = []
+    for f in value.factors:
+        if f is factor:
+            rest = tuple(places[a] for a in f.axes if a != axis)
+            factors.append(simplified(rest, np.take(f.ids, index, axis=f.axes.index(axis))))
+        else:
+            factors.append(Factor(tuple(places[a] for a in f.axes), f.ids))
+    return call.output(factors, shape)
+
+
+def _grown(call: Call, reason: str) -> Value:
+    value = call.value("self")
+    offset = len(call.shape) - len(value.shape)
+    for axis, size in enumerate(value.shape):
+        if call.shape[axis + offset] != size:
+            value = call.settle(value, axis, reason)
+    moved = value.moved({axis: axis + offset for axis in range(len(value.shape))}, call.shape)
+    return call.output(moved.factors)

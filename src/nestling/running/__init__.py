@@ -1,0 +1,29 @@
+"""Runs a network at a cut: groups go in, answers and smaller networks come out."""
+
+from typing import TYPE_CHECKING
+
+from nestling.lazily import imports_lazily
+
+if TYPE_CHECKING:
+    from nestling.running.agreement import TOLERANCE, check_same, gap, with_noise
+    from nestling.running.bits import (
+        FIRST_SHARPNESS,
+        LAST_SHARPNESS,
+        Levels,
+        bit_groups,
+        of_posteriors,
+        with_bit_groups,
+    )
+    from nestling.running.cost import Cost, bytes_saved, cost
+    from nestling.running.extract import extract
+    from nestling.running.known_results import Reuse
+    from nestling.running.modes import called_with, in_mode
+    from nestling.running.nested import Nested, as_call
+    from nestling.running.norms import norms_with_statistics
+    from nestling.running.packed_bits import num_bytes, pack, unpack
+    from nestling.running.quantiser import NUM_PAIRS, check_num_pairs, codes, dequantise
+    from nestling.running.recalibrate import recalibrate
+    from nestling.running.runner import GraphRunner, ModuleRunner, Runner
+    from nestling.running.slicing import Slicer
+
+imports_lazily(__name__)

@@ -1,0 +1,115 @@
+"""``cost``: what a cut takes in parameters, multiply-adds, bytes and, if asked, measured milliseconds."""
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from nestling.arguments import count
+from nestling.reading import Cut, make_cut
+from nestling.running.nested import Nested
+from nestling.running.packed_bits import num_bytes
+from nestling.torch_parts import pytree
+
+MEASURED_SECONDS = 0.5
+MEASURED_RUNS = (11, 1000)
+"""A latency is the median over as many runs as fit in the time, within these bounds."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """``macs`` are multiply-adds for one example, ``bytes`` those of parameters and buffers, quantised ones packed."""
+
+    params: int
+    macs: int
+    bytes: int
+    latency_ms: float | None = None
+
+
+def cost(
+    nested: Nested,
+    cut: float | Mapping[str, int] | Cut,
+    *,
+    latency: bool = False,
+    batch_size: int = 1,
+    threads: int | None = None,
+) -> Cost:
+    """The cost of the plain network that ``extract`` would give at a cut.
+
+    ``latency`` measures it on this device: the median time of a forward pass over ``batch_size`` copies of the example,
+    with that many CPU ``threads`` (None: as torch is set).
+    """
+    wanted = make_cut(nested.groups, cut)
+    small = nested.extracted(wanted)
+    args, kwargs = nested.example
+    one = _batch(args, kwargs, 1)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        small(*one[0], **one[1])
+    tensors = [*small.parameters(), *small.buffers()]
+    measured = (
+        _latency_ms(small, _batch(args, kwargs, count("batch_size", batch_size, "example")), threads)
+        if latency
+        else None
+    )
+    return Cost(
+        params=sum(parameter.numel() for parameter in small.parameters()),
+        macs=counter.get_total_flops() // 2,
+        bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors) - bytes_saved(nested, wanted),
+        latency_ms=measured,
+    )
+
+
+def bytes_saved(nested: Nested, cut: Cut) -> int:
+    """How many bytes fewer the quantised weights of a cut take on disk than in memory."""
+    tensors = nested.tensors() | nested.sliced_at(cut)
+    saved = 0
+    for name, own in nested.levels_at(cut).items():
+        tensor, scale = tensors[name], own.log_tau
+        packed = num_bytes(tensor.numel(), own.num_pairs, nested=False) + scale.numel() * scale.element_size()
+        saved += tensor.numel() * tensor.element_size() - packed
+    return saved
+
+
+def _batch(args: tuple[Any, ...], kwargs: dict[str, Any], size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The first example, as many times as asked."""
+
+    def repeated(tensor: Tensor) -> Tensor:
+        return tensor[:1].expand(size, *tensor.shape[1:]).contiguous() if tensor.ndim else tensor
+
+    batch: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map_only(Tensor, repeated, (args, kwargs))
+    return batch
+
+
+@torch.no_grad()
+def _latency_ms(module: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]], threads: int | None) -> float:
+    args, kwargs = call
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if threads is None else count("threads", threads, "thread"))
+    try:
+        times: list[float] = []
+        for _ in range(3):
+            module(*args, **kwargs)
+        while len(times) < MEASURED_RUNS[0] or (sum(times) < MEASURED_SECONDS and len(times) < MEASURED_RUNS[1]):
+            times.append(_seconds(module, args, kwargs))
+    finally:
+        torch.set_num_threads(before)
+    return 1e3 * statistics.median(times)
+
+
+def _seconds(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+    _finish()
+    start = time.perf_counter()
+    module(*args, **kwargs)
+    _finish()
+    return time.perf_counter() - start
+
+
+def _finish() -> None:
+    """Wait for what an accelerator still has to do."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()

@@ -1,0 +1,219 @@
+"""Turns an exported graph back into a module whose sizes and mode can be set: it runs code with sizes baked into it."""
+
+import operator
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from nestling.reading import Axis, Branch, Plan, PlannedSize
+from nestling.running.norms import batch_norms
+from nestling.torch_parts import OpOverload, child_store, pytree, schema_of
+
+RECALIBRATING = "recalibrating"
+"""Attribute of a graph module that puts its batch norms, and nothing else, in train mode."""
+_MODE_ARGUMENTS = {"dropout": "train", "alpha_dropout": "train", "feature_dropout": "train"}
+
+
+@dataclass(frozen=True)
+class BakedSize:
+    """An attribute of a graph module that stands for a size in its code: ``full`` times the share of an axis kept."""
+
+    attribute: str
+    full: int
+    axis: Axis
+
+    def at(self, units: Mapping[str, int]) -> int:
+        """The size with so many units of each group."""
+        return self.full * self.axis.kept(units) // self.axis.size
+
+
+def graph_module(
+    module: nn.Module, plan: Plan, state: Mapping[str, Tensor], dropped: Collection[Branch] = ()
+) -> tuple[fx.GraphModule, list[BakedSize], dict[str, str]]:
+    """A module that runs the graph on the tensors of ``module``, in train and in eval mode, without some branches.
+
+    It has every name of ``state`` but those of the dropped branches, whether the graph uses it or not. With it come the
+    attributes that stand for sizes, and for each batch norm, by its path, the one that lets it be in train mode.
+    """
+    builder = _Builder(module, plan, state, dropped)
+    return builder.build(), builder.sizes, builder.norms
+
+
+class _Builder:
+    def __init__(self, module: nn.Module, plan: Plan, state: Mapping[str, Tensor], dropped: Collection[Branch]) -> None:
+        self.module = module
+        self.plan = plan
+        gone = {name for branch in dropped for name in branch.tensors}
+        self.state = {name: tensor for name, tensor in state.items() if name not in gone}
+        self.dead = {node for branch in dropped for node in branch.nodes}
+        self.skips = {branch.add: branch.skip for branch in dropped}
+        self.root = nn.Module()
+        self.root.training = module.training
+        setattr(self.root, RECALIBRATING, False)
+        self.graph = fx.Graph()
+        self.sizes: list[BakedSize] = []
+        self.norms: dict[str, str] = {}
+        self.baked: dict[fx.Node, list[PlannedSize]] = {}
+        for size in plan.sizes:
+            self.baked.setdefault(size.node, []).append(size)
+
+    def build(self) -> fx.GraphModule:
+        source = self.plan
+        inputs = [n for n in source.graph.nodes if n.op == "placeholder" and self._attribute(n) is None]
+        copied = dict(zip(inputs, _leaves(self.graph, *source.inputs), strict=True))
+        self.training = self.graph.get_attr("training")
+        recalibrating = self.graph.get_attr(RECALIBRATING)
+        self.any_training = self.graph.call_function(operator.or_, (self.training, recalibrating))
+        for node in source.graph.nodes:
+            if node in self.skips:
+                copied[node] = copied[self.skips[node]]
+            elif node not in copied and node not in self.dead:
+                copied[node] = self._copy(node, copied)
+        built = fx.GraphModule(self.root, self.graph)
+        for name, tensor in self.state.items():
+            _hold_at(built, name, tensor)  # what the graph does not use stays in the state, under all of its names
+        for node, name in source.tensor_names.items():
+            if node in copied and name not in self.state:  # fx keeps every buffer it copies in the state
+                _hold_at(built, name, _tensor_at(self.module, name), persistent=False)
+        for node, tensor in source.constants.items():
+            if node in copied:
+                _hold_at(built, f"constant_{node.name}", tensor, persistent=False)
+        return built.train(self.module.training)
+
+    def _copy(self, node: fx.Node, copied: dict[fx.Node, fx.Node]) -> fx.Node:
+        attribute = self._attribute(node)
+        if attribute is not None:
+            name, tensor = attribute
+            _hold_at(self.root, name, tensor, persistent=name in self.state)
+            return self.graph.get_attr(name)
+        if node.op == "output":
+            results = [copied[result] if isinstance(result, fx.Node) else result for result in node.args[0]]  # type: ignore[union-attr]
+            output: fx.Node = self.graph.output(pytree.tree_map(results.__getitem__, self.plan.outputs))
+            return output
+        new = self.graph.node_copy(node, copied.__getitem__)
+        for size in self.baked.get(node, ()):
+            self._open(new, size)
+        if isinstance(new.target, OpOverload):
+            self._follow_mode(new, node)
+        return new
+
+    def _attribute(self, node: fx.Node) -> tuple[str, Tensor] | None:
+        """The name and tensor behind a placeholder that is not one of the caller's inputs."""
+        if node in self.plan.tensor_names:
+            name = self.plan.tensor_names[node]
+            return name, _tensor_at(self.module, name)
+        if node in self.plan.constants:
+            return f"constant_{node.name}", self.plan.constants[node]
+        return None
+
+    def _open(self, node: fx.Node, size: PlannedSize) -> None:
+        """Let a size in a call's arguments be an attribute; one that follows the input's is scaled by what is kept."""
+        full = _argument(node, size.place)
+        if isinstance(full, int) and full < 0:
+            return
+        attribute = f"size_{len(self.sizes)}"
+        fixed = full if isinstance(full, int) else size.axis.size
+        setattr(self.root, attribute, fixed)
+        self.sizes.append(BakedSize(attribute, fixed, size.axis))
+        with self.graph.inserting_before(node):
+            value = self.graph.get_attr(attribute)
+            if not isinstance(full, int):
+                product = self.graph.call_function(operator.mul, (full, value))
+                value = self.graph.call_function(operator.floordiv, (product, fixed))
+        _set_argument(node, size.place, value)
+
+    def _follow_mode(self, node: fx.Node, source: fx.Node) -> None:
+        """Let what was exported in train mode ask the module for its mode."""
+        name = schema_of(node.target).name.removeprefix("aten::")
+        flag = _MODE_ARGUMENTS.get(name.removesuffix("_"))
+        if flag is not None and _argument(node, (flag,)) is True:
+            _set_argument(node, (flag,), self.training)
+        keeps_statistics = name == "batch_norm" and _argument(node, ("running_mean",)) is not None
+        if keeps_statistics and _argument(node, ("training",)) is True:
+            held = next((n for n in node.all_input_nodes if n.op == "get_attr"), None)
+            _set_argument(node, ("training",), self.any_training if held is None else self._norm_mode(node, held))
+        if name == "scaled_dot_product_attention" and _argument(node, ("dropout_p",)):
+            with self.graph.inserting_before(node):
+                rate = self.graph.call_function(operator.mul, (_argument(node, ("dropout_p",)), self.training))
+            _set_argument(node, ("dropout_p",), rate)
+        if name == "add_" and self._counts_batches(source):
+            _set_argument(node, ("other",), self._norm_mode(node, node.all_input_nodes[0]))
+
+    def _counts_batches(self, node: fx.Node) -> bool:
+        """Whether an addition in place counts the batches that a norm has seen, for the first time or once more."""
+        while node.op == "call_function" and isinstance(node.args[0], fx.Node):
+            node = node.args[0]
+        return self.plan.tensor_names.get(node, "").endswith("num_batches_tracked")
+
+    def _norm_mode(self, node: fx.Node, held: fx.Node) -> fx.Node:
+        """Whether a batch norm, known by a tensor it holds, trains: when the module does, unless it alone does not."""
+        while held.op != "get_attr":
+            held = held.all_input_nodes[0]
+        path = str(held.target).rpartition(".")[0]
+        if path not in batch_norms(self.module):
+            return self.any_training
+        flag = self.norms.setdefault(path, f"norm_{len(self.norms)}")
+        setattr(self.root, flag, True)
+        with self.graph.inserting_before(node):
+            own = self.graph.get_attr(flag)
+            return self.graph.call_function(operator.and_, (self.any_training, own))
+
+
+def _leaves(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[fx.Node]:
+    """Placeholders for the arguments of a call, and for each of its leaves the node that takes it out of them."""
+    tops = [(graph.placeholder(f"input_{i}"), value) for i, value in enumerate(args)]
+    tops += [(graph.placeholder(name), value) for name, value in kwargs.items()]
+    found: dict[int, fx.Node] = {}
+    for node, value in tops:
+        _take_apart(graph, node, value, found)
+    return [found[leaf] for leaf in range(len(found))]
+
+
+def _take_apart(graph: fx.Graph, node: fx.Node, value: Any, found: dict[int, fx.Node]) -> None:  # noqa: ANN401
+    if isinstance(value, int):
+        found[value] = node
+    elif isinstance(value, tuple | list | dict):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            _take_apart(graph, graph.call_function(operator.getitem, (node, key)), part, found)
+
+
+def _argument(node: fx.Node, place: tuple[str | int, ...]) -> Any:  # noqa: ANN401
+    schema = schema_of(node.target)
+    names = [argument.name for argument in schema.arguments]
+    index = names.index(str(place[0]))
+    default = schema.arguments[index].default_value if schema.arguments[index].has_default_value() else None
+    given = node.args[index] if index < len(node.args) else node.kwargs.get(names[index], default)
+    return given[place[1]] if len(place) > 1 else given  # type: ignore[index]
+
+
+def _set_argument(node: fx.Node, place: tuple[str | int, ...], value: Any) -> None:  # noqa: ANN401
+    names = [argument.name for argument in schema_of(node.target).arguments]
+    index = names.index(str(place[0]))
+    if len(place) > 1:
+        whole = list(_argument(node, place[:1]))
+        whole[int(place[1])] = value
+        value = whole
+    if index < len(node.args):
+        node.update_arg(index, value)
+    else:
+        node.update_kwarg(names[index], value)
+
+
+def _tensor_at(module: nn.Module, name: str) -> Tensor:
+    path, _, key = name.rpartition(".")
+    tensor: Tensor = getattr(module.get_submodule(path), key)
+    return tensor
+
+
+def _hold_at(root: nn.Module, name: str, tensor: Tensor, *, persistent: bool = True) -> None:
+    *path, key = name.split(".")
+    for part in path:
+        if part not in child_store(root):
+            root.add_module(part, nn.Module())
+        root = root.get_submodule(part)
+    if isinstance(tensor, nn.Parameter):
+        root.register_parameter(key, tensor)
+    else:
+        root.register_buffer(key, tensor, persistent=persistent)

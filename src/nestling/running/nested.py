@@ -1,0 +1,370 @@
+"""A network whose widths can be chosen while it runs."""
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from nestling.distributions.orders import Order
+from nestling.distributions.weights import WeightPosterior
+from nestling.errors import ArgumentError, ShapeError
+from nestling.kept_until_written import write_state
+from nestling.reading import Bits, Cut, Groups, Plan, full_cut, make_cut
+from nestling.running.bits import Levels, Quantised
+from nestling.running.layers import VariationalLayer, drawing, mean_name, plain_name
+from nestling.running.modes import in_mode
+from nestling.running.norms_of_cuts import PrivateNorms
+from nestling.running.runner import REMEMBERED_CUTS, Bound, Runner
+from nestling.running.slicing import Scaler, Slicer
+from nestling.torch_parts import Moving, pytree
+
+KEPT_BLOCKS = 4
+"""How many cuts' smaller tensors are kept, so that going back and forth between cuts costs nothing."""
+_KEEPING = threading.Lock()
+"""Held while a network looks up what it keeps of its cuts."""
+
+
+class Nested(Moving):
+    """A module with an order over the widths of each of its groups, which ``nest`` makes.
+
+    In train mode each call draws a width for every group, remembered in ``drawn``, and computes only that part of the
+    network; in eval mode it runs at the current cut, which is the whole network unless ``at`` says otherwise.
+    The current cut belongs to a thread or asyncio task, and in eval mode a call writes nothing on the network: any
+    number of them may use one network at once, each at its own cut. Train mode is for one thread.
+    ``statistics`` are those of batch norms, by cut; ``made_with`` the options of ``nest``, or None if they hold code.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        groups: Groups,
+        orders: Mapping[str, Order],
+        runner: Runner,
+        *,
+        example: tuple[tuple[Any, ...], dict[str, Any]],
+        rescale: bool,
+        bits: Bits | None = None,
+        private: Sequence[float | Mapping[str, int]] = (),
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.groups = groups
+        self.example = example
+        self.rescale = rescale
+        self.statistics: dict[Cut, dict[str, Tensor]] = {}
+        self.made_with: dict[str, Any] | None = None
+        self._orders = nn.ModuleList(orders.values())
+        self._names = tuple(orders)
+        self._runner = runner
+        self._slicer = Slicer(groups, {name: tensor.shape for name, tensor in self.tensors().items()})
+        self._scaler = Scaler(groups, self.tensors())
+        self.quantised = Quantised(groups, self.tensors(), bits or Bits())
+        self.private = PrivateNorms(module, [make_cut(groups, own) for own in private], self.sliced_at)
+        self._layers = {path: part for path, part in module.named_modules() if isinstance(part, VariationalLayer)}
+        self.drawn: Cut | None = None
+        self._blocks: dict[Cut, _Block] = {}
+        self._cuts: dict[object, Cut] = {}
+
+    @property
+    def orders(self) -> dict[str, Order]:
+        """The order of each free group, by the group's name."""
+        return dict(zip(self._names, self._orders, strict=True))  # type: ignore[arg-type]
+
+    @property
+    def cut(self) -> Cut:
+        """The cut that eval mode runs at."""
+        now = _running.get().get(self)
+        return now.block.cut if now is not None else full_cut(self.groups)
+
+    @contextmanager
+    def at(self, cut: float | Mapping[str, int] | Cut) -> Iterator["Nested"]:
+        """Run at a cut inside the block: a fraction of every group, widths by group name, or a Cut.
+
+        Without gradients the smaller tensors of the last few cuts are kept, laid out densely, until a tensor of the
+        network is written to (but through ``.data``) or the network is put in train or eval mode.
+        """
+        with self._running(_Now(self._block_at(self._checked(cut)))):
+            yield self
+
+    @contextmanager
+    def shared_at(self, cut: float | Mapping[str, int] | Cut) -> Iterator["Nested"]:
+        """Run at a cut inside the block, where all that is computed shares its slices, and so one backward pass."""
+        block = self._block_at(self._checked(cut))
+        with self._running(_Now(block, self.sliced_at(block.cut))):
+            yield self
+
+    @contextmanager
+    def _running(self, now: "_Now") -> Iterator[None]:
+        token = _running.set({**_running.get(), self: now})
+        try:
+            yield
+        finally:
+            _running.reset(token)
+
+    @contextmanager
+    def drawing(self) -> Iterator["Nested"]:
+        """Draw weights and gates in eval mode too inside the block; everything else stays in eval mode."""
+        with drawing(self):
+            yield self
+
+    @property
+    def calls_layers(self) -> bool:
+        """Whether its layers run, as their sampling says, or a graph with one weight for all examples."""
+        return self._runner.calls_layers
+
+    @property
+    def plan(self) -> Plan | None:
+        """How its graph runs, or None where the module's own code does."""
+        return self._runner.plan
+
+    def sample_cut(self, generator: torch.Generator | None = None) -> Cut:
+        """Draw a width for every group from its order."""
+        return Cut(tuple((name, int(order.sample((), generator))) for name, order in self.orders.items()))
+
+    def log_prob(self, cut: Cut) -> Tensor:
+        """Log-probability of drawing a cut, with gradients for the orders: what a score-function estimator needs."""
+        widths = cut.as_dict()
+        terms = [
+            order.log_prob(torch.tensor(widths[name], device=order.log_probs().device))
+            for name, order in self.orders.items()
+        ]
+        return torch.stack(terms).sum() if terms else torch.zeros(())
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Run at the current cut; in train mode, unless inside ``at``, at a cut that is drawn anew."""
+        if not self.training:
+            return self._ready()(*args, **kwargs)
+        cut = self.cut
+        if self not in _running.get():
+            cut = self.drawn = self.sample_cut()
+        smaller = self.tensors_at(cut)
+        result = self.run(cut, smaller, *args, **kwargs)
+        self._slicer.give_back(self.tensors(), smaller, cut)
+        return result
+
+    def _ready(self) -> Bound:
+        """The network at the current cut, kept for the next call unless gradients go back to its tensors."""
+        now = _running.get().get(self)
+        block = now.block if now is not None else self._block_at(self._checked(1.0))
+        return self.bound(block.cut, self.tensors_at(block.cut)) if torch.is_grad_enabled() else block.ready(self)
+
+    def run(self, cut: Cut, smaller: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Run at a cut with the given tensors in place of the network's own of the same names."""
+        if self.training:
+            return self._runner.run(cut, smaller, args, kwargs)
+        return self.bound(cut, smaller)(*args, **kwargs)
+
+    def bound(self, cut: Cut, smaller: Mapping[str, Tensor], norms: Collection[str] = ()) -> Bound:
+        """The network at a cut with the given tensors, to be called; ``norms`` are batch norms in train mode."""
+        return self._runner.bound(cut, smaller, norms)
+
+    def run_masked(self, masks: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Run with each block of a group scaled, where it is read, by its entry in the mask (K,).
+
+        A mask of ones and zeros computes what the cut does, but for norms over units of the group, which see all of
+        them; a relaxed one lets gradients reach the order it is from. Inside ``at`` units beyond the cut are not
+        computed, whatever their entries.
+        """
+        sizes = {group.name: (group.num_blocks,) for group in self.groups.free}
+        if {name: tuple(mask.shape) for name, mask in masks.items()} != sizes:
+            given = {name: tuple(mask.shape) for name, mask in masks.items()}
+            raise ShapeError("masks", f"masks of shapes {given}", f"one for each group: {sizes}", "See nested.groups.")
+        for group in self.groups.free:
+            if group.drops:
+                raise ArgumentError(
+                    "masks", f"a mask for the layers of {group.name}", "masks of units", "Draw whole widths instead."
+                )
+        tensors = self.tensors()
+        quantised = self.quantised.masked(tensors, masks)
+        scaled = quantised | self._scaler.scaled(tensors | quantised, masks)
+        cut = self.cut
+        smaller = scaled | self._slicer.cut(tensors | scaled, cut)
+        result = self.run(cut, smaller, *args, **kwargs)
+        if self.training:
+            self._slicer.give_back(tensors, smaller, cut)
+        return result
+
+    def dropped(self, cut: Cut) -> frozenset[str]:
+        """Names of the tensors of layers that a cut drops whole."""
+        return self._runner.dropped(cut)
+
+    def log_alphas(self, cut: Cut) -> dict[str, Tensor]:
+        """log alpha of every weight that a cut keeps, by the name of its layer."""
+        with self._posteriors(cut) as kept:
+            return {path: own.bounded_log_alpha().expand_as(own.mean) for path, own in kept.items()}
+
+    @property
+    def num_uncertain(self) -> int:
+        """How many weights have a posterior."""
+        return sum(own.posterior.mean.numel() for own in self._layers.values())
+
+    def weight_divergences(self, cut: Cut, divergence: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """The divergence of every weight that a cut keeps, by the name of its layer."""
+        with self._posteriors(cut) as kept:
+            return {path: own.divergences(divergence) for path, own in kept.items()}
+
+    def weight_total(self, cut: Cut, divergence: Callable[[Tensor], Tensor]) -> Tensor:
+        """A divergence, a function of log alpha, summed over every weight that a cut keeps."""
+        with self._posteriors(cut) as kept:
+            totals = [own.total(divergence) for own in kept.values()]
+        return torch.stack(totals).sum() if totals else torch.zeros(())
+
+    @contextmanager
+    def _posteriors(self, cut: Cut) -> Iterator[dict[str, WeightPosterior]]:
+        """The posteriors of the layers that a cut keeps, of the cut's size inside the block."""
+        gone, smaller = self.dropped(cut), self.sliced_at(cut)
+        kept = {path: own.posterior for path, own in self._layers.items() if f"{path}.weight" not in gone}
+        if not self.training:  # other threads may be running the network
+            twin = self._runner.twin(smaller)
+            yield {path: twin.part(own) for path, own in kept.items()}  # type: ignore[misc]
+            return
+        with self._runner.holders.replaced(smaller):
+            yield kept
+
+    def weight_shares(self, path: str, values: Mapping[str, Tensor]) -> Tensor:
+        """For each weight of a variational layer the product of the values of the blocks it lies in, such as keep
+        probabilities: then the probability that it is kept."""
+        name = self._runner.holders.canonical[mean_name(path)]
+        return self._scaler.shares(name, self.tensors()[name], values)
+
+    def extracted(self, cut: Cut, *, uncertainty: bool = False) -> nn.Module:
+        """A copy of the module that owns what the cut keeps, in eval mode; ``extract`` verifies it."""
+        with torch.no_grad(), in_mode(self, training=False):
+            smaller = self.tensors_at(cut)
+            make = self._runner.variational if uncertainty else self._runner.extracted
+            return make(cut, smaller).eval()
+
+    def _keep_probs(self) -> dict[str, Tensor]:
+        return {name: order.keep_probs().detach() for name, order in self.orders.items()}
+
+    def moving(self) -> AbstractContextManager[object]:
+        """Only while no thread runs the network at a cut with tensors of the cut in its hands."""
+        return self._runner.at_rest()
+
+    def moved(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Take the example and the statistics of cuts along when the network changes its device or dtype."""
+        self.forget()
+        self.example, self.statistics = pytree.tree_map_only(Tensor, fn, (self.example, self.statistics))
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """That of any module, while no thread runs it at a cut with tensors of the cut in its hands."""
+        with self._runner.at_rest():
+            return super().state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """That of any module, at such a time too; tensors that it assigns stay tied where those before were."""
+        with self._runner.at_rest():
+            result = super().load_state_dict(*args, **kwargs)
+            self._runner.holders.tie()
+        return result
+
+    def train(self, mode: bool = True) -> "Nested":
+        """Put the network in train or eval mode, and forget the tensors that were laid out for cuts."""
+        self.forget()
+        return super().train(mode)
+
+    def forget(self) -> None:
+        """Forget the tensors that were laid out for cuts: they may have been written to through ``.data``."""
+        with _KEEPING:
+            self._blocks.clear()
+
+    def _block_at(self, cut: Cut) -> "_Block":
+        """The block of a cut, an old one if it was among the last few."""
+        with _KEEPING:
+            block = self._blocks.pop(cut, None) or _Block(cut)
+            self._blocks[cut] = block
+            if len(self._blocks) > KEPT_BLOCKS:
+                del self._blocks[next(iter(self._blocks))]
+        return block
+
+    def _checked(self, cut: float | Mapping[str, int] | Cut) -> Cut:
+        """The cut that is meant; one that was asked for before is not worked out again."""
+        try:
+            key = type(cut), tuple((k, type(v), v) for k, v in cut.items()) if isinstance(cut, Mapping) else cut
+            return self._cuts[key]
+        except (KeyError, TypeError):  # not seen before, or nothing that could be a cut
+            made = make_cut(self.groups, cut)
+        if len(self._cuts) >= REMEMBERED_CUTS:
+            self._cuts.clear()
+        self._cuts[key] = made
+        return made
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters and buffers of the module, each once."""
+        return self._runner.tensors()
+
+    def sliced_at(self, cut: Cut) -> dict[str, Tensor]:
+        """The part of each tensor that a cut keeps, as it is stored: what sizes follow from."""
+        now = _running.get().get(self)
+        if now is not None and now.slices is not None and now.block.cut == cut:
+            return now.slices
+        return self._slicer.cut(self.tensors(), cut)
+
+    def levels_at(self, cut: Cut) -> dict[str, Levels]:
+        """What the quantised weights that a cut keeps are stored with, by name."""
+        gone = self.dropped(cut)
+        return {name: own for name, own in self.quantised.levels(cut).items() if plain_name(name) not in gone}
+
+    def tensors_at(self, cut: Cut) -> dict[str, Tensor]:
+        """The tensors that a cut changes: views of the network's own wherever that is possible, or quantised.
+
+        In eval mode those that read a group are scaled by its keep probabilities (``rescale``), and a cut that was
+        recalibrated has the statistics of its own.
+        """
+        tensors = self.tensors()
+        scaled = self._scaler.scaled(tensors, self._keep_probs()) if self.rescale and not self.training else {}
+        sliced = self._slicer.cut(tensors | scaled, cut) if scaled else self.sliced_at(cut)
+        smaller = scaled | sliced | self.private.at(cut)
+        smaller |= self.quantised.at(tensors | smaller, cut)
+        if not self.training and cut in self.statistics:
+            known = self.statistics[cut]
+            smaller |= {name: value.to(tensors[name].device, tensors[name].dtype) for name, value in known.items()}
+        return smaller
+
+
+def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: ANN401
+    """An example as positional and keyword arguments."""
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    return (tuple(example), {}) if isinstance(example, tuple | list) else ((example,), {})
+
+
+class _Block:
+    """A cut inside ``with nested.at(...)``, with the network that was made ready for it."""
+
+    def __init__(self, cut: Cut) -> None:
+        self.cut = cut
+        self._last: tuple[object, object, Bound] | None = None
+
+    def ready(self, nested: Nested) -> Bound:
+        """The network at the cut, made anew if a tensor or an attribute of it has changed."""
+        tensors, statistics = nested.tensors(), nested.statistics.get(self.cut)
+        watched = [*tensors.values(), *nested.quantised.parameters(), *nested.private.parameters()]
+        watched += nested._orders.parameters() if nested.rescale else ()
+        state = write_state(watched)
+        seen, last = (nested.rescale, state), self._last
+        if state is not None and last is not None and last[0] == seen and last[1] is statistics and last[2].is_fresh():
+            return last[2]
+        if last is not None and not last[2].is_fresh():
+            nested._runner.reconsider()
+        own = {name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter)}
+        smaller = nested.tensors_at(self.cut)
+        dense = {name: t.contiguous() if name in own else t for name, t in smaller.items()}
+        bound = nested.bound(self.cut, dense)
+        self._last = seen, statistics, bound
+        return bound
+
+
+class _Now(NamedTuple):
+    """What a network runs at: a cut, and the slices that all that is computed shares."""
+
+    block: _Block
+    slices: dict[str, Tensor] | None = None
+
+
+_running: ContextVar[Mapping[Nested, _Now]] = ContextVar("running", default={})  # noqa: B039  # never written to
+"""The networks that are inside ``at`` in this thread or task."""

@@ -1,0 +1,34 @@
+"""Files that are written whole or not at all, and networks in them."""
+
+from typing import TYPE_CHECKING
+
+from nestling.lazily import imports_lazily
+
+if TYPE_CHECKING:
+    from nestling.storage.files import (
+        digest,
+        parsed,
+        plain_file,
+        read_json,
+        read_tensors,
+        remove_parts,
+        tensor_bytes,
+        tensors_digest,
+        write_json,
+        write_tensors,
+        write_whole,
+    )
+    from nestling.storage.lock import FolderLock
+    from nestling.storage.saving import (
+        WEIGHTS_FILE,
+        describe,
+        load,
+        loaded,
+        made_folder,
+        packed,
+        save,
+        unpack,
+        weights_digest,
+    )
+
+imports_lazily(__name__)
