@@ -12,8 +12,9 @@ from nestling.network import Cut, Nested
 from nestling.prediction.likelihoods import likelihood_named
 from nestling.running.modes import in_mode
 from nestling.search.costs import Costs
+from nestling.search.options import Searching
 from nestling.search.quality import Judge, Quality
-from nestling.search.strategies import Effort, Space, beam
+from nestling.search.strategies import Space, beam
 
 NETWORKS = {"vgg11": 0.5, "mobilenet_v2": 0.5}
 IMAGES = (32, 128)
@@ -60,7 +61,7 @@ def steps_of_a_search(nested: Nested) -> list[Sequence[Cut]]:
         steps.append(cuts)
         return judge(cuts)
 
-    beam(Space(nested.groups, Costs(nested, "params")), score, Effort(window=0.25))
+    beam(Space(nested.groups, Costs(nested, "params")), score, Searching(window=0.25))
     return steps
 
 

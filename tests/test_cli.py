@@ -15,9 +15,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from nestling import cli, commands, models, version
-from nestling.commands import Nesting
 from nestling.errors import NestlingError
-from nestling.network import Bits
+from nestling.network import Bits, Nesting
 from nestling.training import Recipe
 
 COMMANDS = ("demo", "train", "evaluate", "predict", "data")

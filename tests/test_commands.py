@@ -1,6 +1,7 @@
 """What the commands do with a run: figures against the library's own functions and against sums by hand."""
 
 import csv
+import inspect
 import json
 import re
 import shutil
@@ -18,9 +19,12 @@ from torch.utils.data import TensorDataset
 
 import nestling as nl
 from nestling import commands
-from nestling.commands import Nesting, load_weights
+from nestling.commands import load_weights
 from nestling.data import MissingError
 from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
+from nestling.network import Nesting
+from nestling.pruning import Pruning
+from nestling.search import Searching
 from nestling.training import Recipe
 
 QUICK = Recipe(epochs=2, batch_size=32, samples=2, cuts=(0.5, 1.0))
@@ -557,7 +561,7 @@ def test_data_lists_every_set_and_where_it_is_looked_for(tmp_path, monkeypatch):
 
 def test_search_and_extract(run, tmp_path):
     """The table is that of the curve in the folder, and the network that comes out is the one it names."""
-    rows = cells(commands.search(run, "params", num_points=4).rsplit("\n\n", 1)[0])
+    rows = cells(commands.search(run, "params", Searching(num_points=4)).rsplit("\n\n", 1)[0])
     curve = nl.Curve.read(run / "curve.json")
     assert [row["accuracy %"] for row in rows] == [f"{100 * own.score:.2f}" for own in curve.rows]
     assert (run / "curve.png").read_bytes()[:4] == b"\x89PNG"
@@ -595,8 +599,8 @@ def test_what_can_not_be_extracted(run, options, said):
 @pytest.mark.parametrize("structure", ["weights", "units"])
 def test_prune_leaves_a_network_that_runs_by_itself(place, tmp_path, structure):
     recipe = Recipe(epochs=2, batch_size=32, lr=1e-2, order_lr=0.1, lr_warm_up=0.0, kappa=1.0, kl_warm_up=0.0)
-    options = {"structure": structure, "model_options": ["hidden=[12, 8]"], "threshold": 0.0}
-    said = commands.prune(str(place / "classes.npz"), "mlp", tmp_path / "out", "vbd", recipe, **options)
+    words = (str(place / "classes.npz"), "mlp", tmp_path / "out", Pruning(structure=structure, threshold=0.0), recipe)
+    said = commands.prune(*words, model_options=["hidden=[12, 8]"])
     about = json.loads((tmp_path / "out" / "small.json").read_text())
     assert about["structure"] == structure
     assert f"{about['test']['accuracy']:.2%} of the test data right" in said
@@ -608,4 +612,12 @@ def test_prune_leaves_a_network_that_runs_by_itself(place, tmp_path, structure):
     with torch.no_grad():
         assert about["test"]["accuracy"] == pytest.approx(float((program(x).argmax(1) == y).float().mean()))
         assert torch.allclose(again(x), program(x), atol=1e-6)
-    assert commands.prune(str(place / "classes.npz"), "mlp", tmp_path / "out", "vbd", recipe, **options) == said
+    assert commands.prune(*words, model_options=["hidden=[12, 8]"]) == said
+
+
+@pytest.mark.parametrize(("function", "record"), [(nl.nest, Nesting), (nl.prune, Pruning), (nl.search, Searching)])
+def test_options_of_commands_are_those_of_python(function, record):
+    """Each is an argument of the same name with the same default; bits have one only where there are some."""
+    defaults = {name: own.default for name, own in inspect.signature(function).parameters.items()}
+    given = {name: value for name, value in vars(record()).items() if name != "bits"}
+    assert given == {name: defaults[name] for name in given}

@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import nestling as nl
-from nestling.commands.options import Nesting
 from nestling.data.parts import WHOLE, labelled
 from nestling.data.sources import SOURCES, Layout, OfficialSet
 from nestling.distributions.gates import Gate
@@ -25,6 +24,7 @@ from nestling.distributions.weights import (
     to_log_alpha,
 )
 from nestling.errors import ArgumentError, NestlingError
+from nestling.network import Nesting
 from nestling.pruning.methods import METHODS, Method
 from nestling.pruning.options import MethodName
 from nestling.running.agreement import difference

@@ -47,7 +47,7 @@ def test_help_and_version_do_without_torch():
 
 
 def test_records_of_options_do_without_torch():
-    code = "import sys, nestling as nl; nl.Recipe(), nl.Bits(); from nestling.commands import Nesting; Nesting()"
+    code = "import sys, nestling as nl; nl.Recipe(), nl.Bits(); from nestling.network import Nesting; Nesting()"
     assert python(f"{code}; print('torch' in sys.modules)") == "False\n"
 
 

@@ -9,7 +9,7 @@ import torch
 
 import nestling as nl
 from nestling import commands
-from nestling.commands import Nesting
+from nestling.network import Nesting
 from nestling.training import Recipe
 
 NETWORKS = """

@@ -10,11 +10,12 @@ import tyro
 from tyro.conf import Positional, arg
 
 from nestling import commands
-from nestling.commands import Device, Nesting
+from nestling.commands import Device
 from nestling.errors import NestlingError, ProcessError
 from nestling.launch import launched_rank
-from nestling.pruning import PRUNING, MethodName, Structure
-from nestling.search import CostName, StrategyName
+from nestling.network import Nesting
+from nestling.pruning import PRUNING, Pruning
+from nestling.search import CostName, Searching
 from nestling.training import Recipe, Stopped
 from nestling.version import __version__
 
@@ -106,9 +107,7 @@ def search(
     run: RunPath,
     *,
     cost: CostName = "macs",
-    strategy: StrategyName = "dynamic",
-    num_points: int = 24,
-    seed: int = 0,
+    options: Annotated[Searching, arg(name="")] = Searching(),  # noqa: B008 (frozen)
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
@@ -118,12 +117,9 @@ def search(
 
     Args:
         cost: What the networks should be cheap in.
-        strategy: dynamic scores few cuts for all budgets at once, beam is FN3's; the others are to compare with.
-        num_points: How many networks the curve has at most.
-        seed: Seed of the strategies that draw.
         device: auto takes a GPU where there is one.
     """
-    _show(commands.search(run, cost, strategy=strategy, num_points=num_points, seed=seed, trust=trust, device=device))
+    _show(commands.search(run, cost, options, trust=trust, device=device))
 
 
 def extract(
@@ -154,13 +150,8 @@ def prune(
     out: Path,
     model: str = "lenet_300_100",
     model_options: tuple[str, ...] = (),
-    method: MethodName = "vbd",
-    structure: Structure | None = None,
-    threshold: float | None = None,
-    inputs: bool = False,
+    options: Annotated[Pruning, arg(name="")] = Pruning(),  # noqa: B008 (frozen)
     pretrain_epochs: int = 0,
-    finish: bool = False,
-    tune: bool = False,
     pretrained: Path | None = None,
     device: Device = "auto",
     recipe: Annotated[Recipe, arg(name="")] = PRUNING,
@@ -173,13 +164,7 @@ def prune(
         out: Folder of the pruning.
         model: Name of a network, or module:function of your own.
         model_options: What the network is built with, each as name=value: width=0.5.
-        method: Which Bayesian dropout; sparse_vd and vbd prune weights too.
-        structure: weights or units; by default the method's own.
-        threshold: What is kept: log alpha, keep probability or signal-to-noise by method; none for the papers'.
-        inputs: Gate single input features too.
         pretrain_epochs: Epochs of plain training before.
-        finish: Train what is left for a sixth of the epochs when the rest is gone; allows a lower threshold.
-        tune: Train the plain network that results, without noise, for a sixth of the epochs too.
         pretrained: Weights to start from, a .safetensors file with the network's own names; the last layer may have
             been trained for another number of classes, and then starts afresh.
         device: auto takes a GPU where there is one.
@@ -189,14 +174,9 @@ def prune(
             data,
             model,
             out,
-            method,
+            options,
             recipe,
-            structure=structure,
-            threshold=threshold,
-            inputs=inputs,
             pretrain_epochs=pretrain_epochs,
-            finish=finish,
-            tune=tune,
             pretrained=pretrained,
             model_options=model_options,
             device=device,

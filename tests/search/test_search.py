@@ -20,9 +20,10 @@ from nestling.reading.group import Groups
 from nestling.search import Curve, search, strategies
 from nestling.search import costs as costs_module
 from nestling.search.costs import Costs, Sizes
+from nestling.search.options import Searching
 from nestling.search.quality import Judge, Quality
 from nestling.search.search import PROGRESS_FILE
-from nestling.search.strategies import Effort, Space
+from nestling.search.strategies import Space
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "training"))
 from child_processes import started, together
@@ -161,7 +162,7 @@ def test_the_beam_asks_no_more_than_it_may():
         asked.extend(cuts)
         return [Quality(-float(space.removed(cut)), float(hash(cut) % 1000)) for cut in cuts]
 
-    strategies.beam(space, score, Effort(num_kept=2, num_candidates=2, window=0.25))
+    strategies.beam(space, score, Searching(num_kept=2, num_candidates=2, window=0.25))
     assert len(asked) <= 2 * 2 * space.num_blocks + 1
     for cut in asked:
         widths = cut.as_dict().values()
@@ -179,7 +180,7 @@ def test_paths_as_in_the_paper(paths, capsys):
         asked.extend(cuts)
         return [Quality(random.Random(str(cut)).random(), 0.0) for cut in cuts]
 
-    strategies.beam(space, score, Effort())
+    strategies.beam(space, score, Searching())
     assert len(asked) <= 3 * 10 * 63 + 1
     assert len(set(asked)) == len(asked)
     with capsys.disabled():

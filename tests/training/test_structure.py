@@ -24,6 +24,7 @@ import nestling as nl
 from nestling import commands
 from nestling.errors import RunError
 from nestling.reading.group import Groups
+from nestling.search import Searching
 from nestling.storage.files import read_tensors, write_tensors
 
 CUTS = (0.1, 0.5, 1.0)
@@ -176,7 +177,7 @@ def test_no_command_exports_to_load_a_run(run, no_export, monkeypatch):
     assert nl.open_run(place).log
     assert "class" in commands.predict(place, run / "inputs.npy", 0.5, 1, 0.8)
     assert commands.evaluate(place, (0.5, 1.0), samples=1)
-    assert commands.search(place, "macs", num_points=3)
+    assert commands.search(place, "macs", Searching(num_points=3))
     assert commands.extract(place, cut=0.5)
     assert no_export == []
 

@@ -10,7 +10,7 @@ from nestling.commands.building import built, chosen, load_weights, not_taken, o
 from nestling.commands.options import BATCH, Device
 from nestling.delivery import PROGRAM_FILE, save_small
 from nestling.prediction import evaluate
-from nestling.pruning import PRETRAINING, MethodName, Structure, save_pruned, to_dense, without_widths
+from nestling.pruning import PRETRAINING, Pruning, save_pruned, to_dense, without_widths
 from nestling.pruning import prune as run_pruning
 from nestling.storage import made_folder
 from nestling.training import Recipe, make_feed
@@ -22,15 +22,10 @@ def prune(
     source: str,
     model: str,
     out: Path,
-    method: MethodName,
+    options: Pruning,
     recipe: Recipe,
     *,
-    structure: Structure | None = None,
-    threshold: float | None = None,
-    inputs: bool = False,
     pretrain_epochs: int = 0,
-    finish: bool = False,
-    tune: bool = False,
     pretrained: Path | None = None,
     model_options: Sequence[str] = (),
     device: Device = "auto",
@@ -46,14 +41,9 @@ def prune(
         network.to(chosen(device)),
         example,
         loaded,
-        method,
-        structure=structure,
+        **vars(options),
         recipe=recipe,
         pretrain=PRETRAINING.but(epochs=pretrain_epochs, seed=recipe.seed) if pretrain_epochs else False,
-        finish=finish,
-        tune=tune,
-        threshold=threshold,
-        inputs=inputs,
         out=place,
     )
     likelihood = make_feed(loaded, recipe).likelihood or "categorical"

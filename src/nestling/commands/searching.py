@@ -16,7 +16,7 @@ from nestling.running import Nested, norms_with_statistics, recalibrate
 from nestling.running import cost as run_cost
 from nestling.running import extract as run_extract
 from nestling.running.layers import plain_name
-from nestling.search import CostName, Curve, StrategyName
+from nestling.search import CostName, Curve, Searching
 from nestling.search import search as run_search
 from nestling.training import Run, make_feed, open_run
 
@@ -26,10 +26,8 @@ CURVE_FILE = "curve.json"
 def search(
     folder: Path,
     cost: CostName,
+    options: Searching = Searching(),  # noqa: B008 (frozen)
     *,
-    strategy: StrategyName = "dynamic",
-    num_points: int = 24,
-    seed: int = 0,
     trust: bool = False,
     device: Device = "auto",
 ) -> str:
@@ -47,11 +45,9 @@ def search(
             run.nested,
             feed.validation,
             cost,
-            strategy=strategy,
+            **vars(options),
             likelihood=run.likelihood,
             recalibration=feed.recalibration,
-            num_points=num_points,
-            seed=seed,
             out=folder,
             spread=processes.count > 1,
             quiet=not processes.is_first,

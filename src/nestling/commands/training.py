@@ -10,11 +10,11 @@ from torch import nn
 
 from nestling import data as sets
 from nestling.commands.building import built, chosen, load_weights, not_taken, option
-from nestling.commands.options import BATCH, Device, Nesting
+from nestling.commands.options import BATCH, Device
 from nestling.commands.own_data import data_of
 from nestling.data import Data
 from nestling.errors import RangeError
-from nestling.network import nest
+from nestling.network import Nesting, nest
 from nestling.processes import connected
 from nestling.reading import UNIT_KINDS, make_cut, smallest_cut
 from nestling.report import score_widths, widths_table
@@ -32,7 +32,7 @@ def train(
     source: str,
     model: str,
     out: Path,
-    nesting: "Nesting",
+    nesting: Nesting,
     recipe: Recipe,
     *,
     model_options: Sequence[str] = (),

@@ -7,6 +7,7 @@ from nestling.lazily import imports_lazily
 if TYPE_CHECKING:
     from nestling.network.group_orders import order_maker, orders_of
     from nestling.network.nest import nest
+    from nestling.network.options import Nesting
     from nestling.network.sorting import permute
     from nestling.reading import Bits, Cut, Group, Groups, Slice
     from nestling.running import Cost, Nested, cost, extract, recalibrate

@@ -6,7 +6,7 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.pruning.gated import without_widths
-    from nestling.pruning.options import PRETRAINING, PRUNING, MethodName, Structure
+    from nestling.pruning.options import PRETRAINING, PRUNING, Pruning
     from nestling.pruning.prune import prune
     from nestling.pruning.pruned import LayerReport, Pruned
     from nestling.pruning.sparse import SparseLinear, to_dense, to_sparse

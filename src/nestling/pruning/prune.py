@@ -51,7 +51,7 @@ def prune(
     module: nn.Module,
     example: Any,  # noqa: ANN401
     data: object,
-    method: str = "sparse_vd",
+    method: str = "vbd",
     *,
     structure: Structure | None = None,
     recipe: Recipe | None = None,

@@ -6,7 +6,7 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.search.curve import Curve, Row, Tried
-    from nestling.search.options import CostName, StrategyName
+    from nestling.search.options import CostName, Searching
     from nestling.search.search import search
 
 __all__ = ["Curve", "Row", "Tried", "search"]

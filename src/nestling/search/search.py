@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from nestling.arguments import count, inner_probability
 from nestling.errors import ArgumentError, DtypeError, RangeError
@@ -14,8 +14,9 @@ from nestling.reading import Cut
 from nestling.running import Nested, norms_with_statistics, recalibrate
 from nestling.search.costs import Costs, OwnCost
 from nestling.search.curve import Curve, Row, Tried, front
+from nestling.search.options import Searching, StrategyName
 from nestling.search.quality import Judge, Quality
-from nestling.search.strategies import STRATEGIES, Effort, Space
+from nestling.search.strategies import STRATEGIES, Space
 from nestling.storage import packed, read_json, weights_digest, write_json
 from nestling.training import Progress
 
@@ -53,8 +54,9 @@ def search(
     With ``out`` what was scored is kept in a folder, and the same search given again goes on from there.
     ``spread`` shares the cuts among the processes of torch.distributed, each of which must make the call.
     """
-    effort = Effort(num_points, num_kept, num_candidates, window, num_trajectories, seed)
-    _check(nested, strategy, effort)
+    chosen = cast(StrategyName, strategy)  # or one that was registered from outside
+    options = Searching(chosen, num_points, num_kept, num_candidates, window, num_trajectories, seed)
+    _check(nested, options)
     check_repeatable(loader, "loader", 2)
     model = likelihood_named(likelihood)
     processes = current() if spread else ALONE
@@ -62,14 +64,14 @@ def search(
     space = Space(nested.groups, costs)
     judge = Judge(nested, loader, model, processes=processes)
     about = {"weights": weights_digest(packed(nested)[0]), "data": judge.fingerprint, "likelihood": model.name}
-    with Progress(STRATEGIES[strategy].most(space, effort), "search", shown=not quiet) as bar:
+    with Progress(STRATEGIES[strategy].most(space, options), "search", shown=not quiet) as bar:
         scores = _Scores(judge, about, None if out is None else Path(out), bar, processes)
-        STRATEGIES[strategy].run(space, scores, effort)
+        STRATEGIES[strategy].run(space, scores, options)
         scores.keep()
     tried = space.tried(scores.asked)
     best = [own.cut for own in _thinned(front(tried), num_points)]
-    chosen = dict.fromkeys((*best, space.full))  # the whole network is there to compare with
-    rows = [_row(nested, cut, costs, loader, recalibration, model, spread) for cut in chosen]
+    delivered = dict.fromkeys((*best, space.full))  # the whole network is there to compare with
+    rows = [_row(nested, cut, costs, loader, recalibration, model, spread) for cut in delivered]
     rows.sort(key=lambda row: row.cost)
     return Curve(tuple(rows), tuple(tried), costs.name, strategy, scores.num_asked)
 
@@ -154,14 +156,16 @@ def _thinned(best: list[Tried], most: int) -> list[Tried]:
     return [best[number] for number in sorted({own.index(min(own)) for own in distances})]
 
 
-def _check(nested: object, strategy: str, effort: Effort) -> None:
+def _check(nested: object, options: Searching) -> None:
     if not isinstance(nested, Nested):
         raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
     if not nested.groups.free:
         raise RangeError("nested", "a network without a group to cut", "one with some", "Print nested.groups.")
-    if strategy not in STRATEGIES:
-        raise ArgumentError("strategy", repr(strategy), f"one of {', '.join(STRATEGIES)}", "Check its spelling.")
+    if options.strategy not in STRATEGIES:
+        raise ArgumentError(
+            "strategy", repr(options.strategy), f"one of {', '.join(STRATEGIES)}", "Check its spelling."
+        )
     for name in ("num_points", "num_kept", "num_candidates", "num_trajectories"):
-        count(name, getattr(effort, name), "a whole number of at least 1")
-    if effort.window != 1:
-        inner_probability("window", effort.window)
+        count(name, getattr(options, name), "a whole number of at least 1")
+    if options.window != 1:
+        inner_probability("window", options.window)

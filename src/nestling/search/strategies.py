@@ -8,6 +8,7 @@ import numpy as np
 
 from nestling.reading import Cut, Group, Groups, full_cut, make_cut
 from nestling.search.curve import Tried, front
+from nestling.search.options import Searching
 from nestling.search.quality import Quality
 
 Score = Callable[[Sequence[Cut]], list[Quality]]
@@ -45,23 +46,11 @@ class Space:
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much a strategy tries, as ``search`` is told, and the ``seed`` of what it draws."""
-
-    num_points: int = 24
-    num_kept: int = 3
-    num_candidates: int = 10
-    window: float = 0.125
-    num_trajectories: int = 4
-    seed: int = 0
-
-
-@dataclass(frozen=True)
 class Strategy:
     """A way to choose cuts: ``run`` scores some, of no more than ``most``, which the progress bar goes by."""
 
-    run: Callable[[Space, Score, Effort], None]
-    most: Callable[[Space, Effort], int]
+    run: Callable[[Space, Score, Searching], None]
+    most: Callable[[Space, Searching], int]
 
 
 def with_width(cut: Cut, name: str, width: int) -> Cut:
@@ -69,7 +58,7 @@ def with_width(cut: Cut, name: str, width: int) -> Cut:
     return Cut(tuple((own, width if own == name else before) for own, before in cut.widths))
 
 
-def beam(space: Space, score: Score, effort: Effort) -> None:
+def beam(space: Space, score: Score, options: Searching) -> None:
     """FN3's heuristic: at each step every kept trajectory gives up one block, in some of the ways it can.
 
     A group may only give up blocks of the present slab, its last ``window`` share, until all groups have given up
@@ -81,15 +70,15 @@ def beam(space: Space, score: Score, effort: Effort) -> None:
     for step in range(space.num_blocks):
         new: dict[Cut, None] = {}
         for number, cut in enumerate(kept):
-            ways = _ways(space, cut, effort.window)
-            chance = random.Random(f"{effort.seed} {step} {number}")
-            some = chance.sample(ways, min(effort.num_candidates, len(ways)))
+            ways = _ways(space, cut, options.window)
+            chance = random.Random(f"{options.seed} {step} {number}")
+            some = chance.sample(ways, min(options.num_candidates, len(ways)))
             new |= dict.fromkeys(_one_less(cut, name) for name in some)
         found = dict(zip(new, score(list(new)), strict=True))
-        kept = sorted(found, key=lambda cut: found[cut], reverse=True)[: effort.num_kept]
+        kept = sorted(found, key=lambda cut: found[cut], reverse=True)[: options.num_kept]
 
 
-def greedy(space: Space, score: Score, effort: Effort) -> None:
+def greedy(space: Space, score: Score, options: Searching) -> None:
     """One trajectory that gives up, at each step, the block that costs the least quality."""
     cut = space.full
     score([cut])
@@ -99,18 +88,18 @@ def greedy(space: Space, score: Score, effort: Effort) -> None:
         cut = max(zip(new, found, strict=True), key=lambda own: own[1])[0]
 
 
-def uniform(space: Space, score: Score, effort: Effort) -> None:
+def uniform(space: Space, score: Score, options: Searching) -> None:
     """The same fraction of every group."""
     most = max(group.num_blocks for group in space.groups.free)
     cuts = dict.fromkeys(make_cut(space.groups, number / most) for number in range(most, 0, -1))
     score(list(cuts))
 
 
-def at_random(space: Space, score: Score, effort: Effort) -> None:
+def at_random(space: Space, score: Score, options: Searching) -> None:
     """Blocks given up in random order, the papers' ablation."""
     cuts = {space.full: None}
-    for number in range(effort.num_trajectories):
-        chance = random.Random(f"{effort.seed} {number}")
+    for number in range(options.num_trajectories):
+        chance = random.Random(f"{options.seed} {number}")
         cut = space.full
         for _ in range(space.num_blocks):
             left = [group.name for group in space.groups.free if cut[group.name] > group.num_always]
@@ -123,7 +112,7 @@ NUM_WIDTHS, ROUNDS = 8, 2
 """How many widths of each group alone are scored, and how often groups trade blocks."""
 
 
-def dynamic(space: Space, score: Score, effort: Effort) -> None:
+def dynamic(space: Space, score: Score, options: Searching) -> None:
     """What each group loses by itself at some widths, then the best sum of losses for every budget, then repairs.
 
     The losses are taken to add up, and costs to be linear around a uniform cut: for each of ``num_points`` such cuts a
@@ -137,7 +126,7 @@ def dynamic(space: Space, score: Score, effort: Effort) -> None:
     asked = dict.fromkeys((space.full, *(cut for own in alone.values() for cut in own)))
     found = dict(zip(asked, score(list(asked)), strict=True))
     losses = {name: _losses(space, name, found) for name in alone}
-    targets = [_uniform_cut(space, float(fraction)) for fraction in np.linspace(1, 0, effort.num_points + 1)[1:]]
+    targets = [_uniform_cut(space, float(fraction)) for fraction in np.linspace(1, 0, options.num_points + 1)[1:]]
     planned = dict.fromkeys((*targets, *(_best_sum(space, losses, target) for target in targets)))
     found |= zip(planned, score(list(planned)), strict=True)
     for step in range(ROUNDS):
@@ -253,12 +242,12 @@ def _grown(space: Space, cut: Cut, name: str, most: float) -> Cut:
     return with_width(cut, name, low)
 
 
-def _each_step(number: Callable[[Space, Effort], int]) -> Callable[[Space, Effort], int]:
+def _each_step(number: Callable[[Space, Searching], int]) -> Callable[[Space, Searching], int]:
     """So many cuts for each block that can be removed, and the whole network."""
-    return lambda space, effort: number(space, effort) * space.num_blocks + 1
+    return lambda space, options: number(space, options) * space.num_blocks + 1
 
 
-def _some(space: Space, effort: Effort) -> int:
+def _some(space: Space, options: Searching) -> int:
     return 8 * len(space.groups.free) + 300
 
 
