@@ -24,7 +24,8 @@ import nestling as nl
 from effort import SOAK, tries
 from nestling.errors import DivergenceError, RunError
 from nestling.storage.files import read_tensors
-from nestling.training import Recipe, files, lock, loop, open_run, train
+from nestling.storage import files, lock
+from nestling.training import Recipe, loop, open_run, train
 from nestling.training.loop import Loop
 from nestling.training.optimisers import AdamW
 from nestling.training.stopping import Stopped
