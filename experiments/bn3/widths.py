@@ -5,8 +5,8 @@ python experiments/bn3/widths.py table widths.jsonl
 NESTLING_DATA=folder python experiments/bn3/widths.py cost nested_plain nested --out cost.jsonl
 
 Each row is one training run; rows that the file has already are not made again. CPU seconds are those of training, with
-its validation, on one thread. They are comparable only between runs of one machine; ``cost`` trains each method for an
-epoch in turn, and says what an epoch costs beside one of the four networks trained alone.
+its validation, on one thread. They are comparable only between runs of one machine; ``cost`` says what a run of each
+method takes beside the four networks trained alone, all on the machine that it runs on.
 """
 
 import argparse
@@ -60,6 +60,7 @@ METHODS = {
     "alone_bayesian": Method({"weights": "ivon", "order": "full"}, {"cuts": (1.0,)}),
     "nested_plain": Method(PLAIN, epochs=1.35),
     "nested_plain_uniform": Method(PLAIN | {"order": "uniform"}, epochs=1.35),
+    "nested_plain_private": Method(PLAIN | {"private": (0.25, 0.5, 0.75)}, epochs=1.35),
     "nested": Method({"weights": "ivon"}, epochs=1.35),
     "nested_log_uniform": Method({"weights": "gaussian"}, {"kappa": 0.001}, epochs=1.2),
     "fn3": Method(
@@ -99,13 +100,14 @@ def run(network: str, name: str, seed: int, epochs: int, width: float | None, pr
     nested = nested_of(module, **method.nesting)
     recipe = method.recipe(seed=seed, precision=precision, epochs=max(1, round(epochs * method.epochs)))
     began = time.process_time()
-    nl.train(nested, data, recipe, quiet=True)
+    trained = nl.train(nested, data, recipe, quiet=True)
     seconds = time.process_time() - began
     samples = 0 if method.nesting.get("weights") is None else DRAWS
     cuts = WIDTHS + BETWEEN if width is None else (1.0,)
     rows = {str(cut if width is None else width): scores(nested, data, recipe, cut, samples) for cut in cuts}
     row = {"network": network, "method": name, "seed": seed, "budget": epochs, "width": width, "precision": precision}
     row |= {"epochs": recipe.epochs, "seconds": round(seconds, 1), "rows": rows}
+    row["validation"] = {cut: own["accuracy"] for cut, own in trained.log[-1]["validation"].items()}
     if width is None:
         row["orders"] = {group: round(float(own.expected_width().detach()), 2) for group, own in nested.orders.items()}
         row["searched"] = searched(nested, data, recipe, samples)
@@ -143,24 +145,32 @@ def runs(asked: argparse.Namespace) -> Iterator[tuple[str, int, float | None]]:
                 yield name, seed, width
 
 
-def cost(network: str, methods: Sequence[str], rounds: int, precision: str) -> dict[str, Any]:
-    """CPU seconds of an epoch of each method, and of each network trained alone, which take turns; medians."""
+def cost(network: str, methods: Sequence[str], epochs: int, precision: str) -> dict[str, Any]:
+    """CPU seconds of a whole run of each method, and of the four networks trained alone for ``epochs`` epochs.
+
+    They are worked out from runs of one and of two epochs, since the beginning and the end of a run cost as much
+    whatever its length.
+    """
     data = nl.data.load("cifar10", seed=0)
-    runs = {f"alone {width}": ("alone", width) for width in WIDTHS} | {name: (name, None) for name in methods}
-    found: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for label, (name, width) in runs.items():
-            method = METHODS[name]
-            module = module_of(network, 0) if width is None else alone_at(network, 0, width)
-            nested = nested_of(module, **method.nesting)
-            began = time.process_time()
-            nl.train(nested, data, method.recipe(epochs=1, precision=precision), quiet=True)
-            found[label].append(time.process_time() - began)
-    seconds = {name: statistics.median(own) for name, own in found.items()}
+    parts = {f"alone {width}": ("alone", width) for width in WIDTHS} | {name: (name, None) for name in methods}
+    seconds = {}
+    for label, (name, width) in parts.items():
+        one, two = (_seconds(network, METHODS[name], width, number, data, precision) for number in (1, 2))
+        seconds[label] = one + (max(1, round(epochs * METHODS[name].epochs)) - 1) * (two - one)
     alone = sum(seconds[f"alone {width}"] for width in WIDTHS)
     ratios = {name: round(seconds[name] / alone, 3) for name in methods}
-    rounded = {name: round(own, 2) for name, own in seconds.items()}
-    return {"network": network, "precision": precision, "rounds": rounds, "seconds": rounded, "of four alone": ratios}
+    rounded = {label: round(value, 1) for label, value in seconds.items()}
+    about = {"network": network, "precision": precision, "budget": epochs}
+    return about | {"seconds": rounded, "alone": round(alone, 1), "of four alone": ratios}
+
+
+def _seconds(network: str, method: Method, width: float | None, epochs: int, data: Data, precision: str) -> float:
+    """CPU seconds of one run."""
+    module = module_of(network, 0) if width is None else alone_at(network, 0, width)
+    nested = nested_of(module, **method.nesting)
+    began = time.process_time()
+    nl.train(nested, data, method.recipe(epochs=epochs, precision=precision), quiet=True)
+    return time.process_time() - began
 
 
 def done(path: Path) -> set[tuple[Any, ...]]:
@@ -237,10 +247,9 @@ def main() -> None:
         each.add_argument("methods", nargs="+", choices=tuple(METHODS))
         each.add_argument("--network", choices=tuple(NETWORKS), default="vgg11")
         each.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+        each.add_argument("--epochs", type=int, default=12, help="epochs of a network trained alone")
         each.add_argument("--out", type=Path, required=True)
     running.add_argument("--seeds", type=int, nargs="+", default=[0])
-    running.add_argument("--epochs", type=int, default=12, help="epochs of a network trained alone")
-    costing.add_argument("--rounds", type=int, default=2)
     commands.add_parser("table").add_argument("path", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -248,7 +257,7 @@ def main() -> None:
         table(asked.path)
         return
     if asked.command == "cost":
-        write(asked.out, cost(asked.network, asked.methods, asked.rounds, asked.precision))
+        write(asked.out, cost(asked.network, asked.methods, asked.epochs, asked.precision))
         return
     for name, seed, width in runs(asked):
         if (asked.network, name, seed, asked.epochs, width, asked.precision) in done(asked.out):

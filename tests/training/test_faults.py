@@ -23,8 +23,8 @@ from torch.utils.data import TensorDataset
 import nestling as nl
 from effort import SOAK, tries
 from nestling.errors import DivergenceError, RunError
-from nestling.storage.files import read_tensors
 from nestling.storage import files, lock
+from nestling.storage.files import read_tensors
 from nestling.training import Recipe, loop, open_run, train
 from nestling.training.loop import Loop
 from nestling.training.optimisers import AdamW

@@ -22,7 +22,7 @@ from nestling.training.terms import (
     order_divergence,
     weight_divergence,
 )
-from nestling.training.widths import anchor_cuts, draw_between, draw_fraction, learned_orders
+from nestling.training.widths import anchor_cuts, draw_anchor, draw_between, draw_fraction, learned_orders
 
 SMALLEST_BATCH = 4
 """Examples from which on narrower widths run half of a batch: a batch norm needs two."""
@@ -121,22 +121,22 @@ def _every_width(nested: Nested, recipe: Recipe, generator: torch.Generator | No
     """The whole batch at the full width, which learns the labels and teaches, and each half of it at a narrower one.
 
     The first half runs at one of the recipe's cuts, the second at ``draws`` cuts that are drawn between the narrowest
-    of these and the full width. Where another network teaches, the whole batch runs at the narrowest cut, at
-    any other of the recipe's and at ``draws`` drawn ones.
+    of these and the full width. Where another network teaches, the whole batch runs at every cut of the recipe, at the
+    full width, and at ``draws`` drawn ones.
     """
     distil, full = float(recipe.distil), full_cut(nested.groups)
     narrower = [cut for cut in anchor_cuts(nested.groups, recipe.cuts) if cut != full]
     if not narrower:
         return [Pass(full, distil if has_teacher else 0.0)]
-    first, others = (narrower[0], [*narrower[1:], full]) if has_teacher else (full, narrower)
-    second = others[int(torch.randint(len(others), (), generator=generator))]
-    half, rest = (None, None) if has_teacher else (0, 1)
     drawn = [
         draw_between(nested, narrower[0], explore=recipe.explore, coupled=recipe.coupled, generator=generator)
         for _ in range(recipe.draws)
     ]
-    passes = [Pass(first, distil if has_teacher else 0.0), Pass(second, distil, half=half)]
-    return passes + [Pass(cut, distil, chance, rest) for cut, chance in drawn]
+    if has_teacher:
+        return [Pass(cut, distil) for cut in (full, *narrower)] + [Pass(cut, distil, chance) for cut, chance in drawn]
+    anchor = narrower[draw_anchor(len(narrower), generator)]
+    passes = [Pass(full), Pass(anchor, distil, half=0)]
+    return passes + [Pass(cut, distil, chance, half=1) for cut, chance in drawn]
 
 
 def _us_net(nested: Nested, recipe: Recipe, generator: torch.Generator | None, *, has_teacher: bool) -> list[Pass]:

@@ -10,6 +10,9 @@ from nestling.distributions.orders import Order
 from nestling.reading import Cut, Group, Groups, full_cut, make_cut, smallest_cut
 from nestling.running import Nested
 
+BETWEEN_WEIGHT = 2.0
+"""How many times as often as the narrowest and the widest a cut between them is chosen: docs/decisions/0011."""
+
 
 class Draw(NamedTuple):
     """A cut, and the log-probability with which learned orders gave it: None where they did not."""
@@ -96,6 +99,16 @@ def draw_between(
 def anchor_cuts(groups: Groups, fractions: Sequence[float]) -> list[Cut]:
     """The cuts that fractions name, narrowest first, each once."""
     return list(dict.fromkeys(make_cut(groups, fraction) for fraction in sorted(fractions)))
+
+
+def draw_anchor(count: int, generator: torch.Generator | None = None) -> int:
+    """Draw one of ``count`` cuts: those between the narrowest and the widest are twice as likely as these two.
+
+    Chosen equally often, the ones between lag behind networks trained alone (docs/decisions/0011).
+    """
+    weights = torch.ones(count)
+    weights[1:-1] = BETWEEN_WEIGHT
+    return int(torch.multinomial(weights, 1, generator=generator))
 
 
 def learned_orders(nested: Nested) -> list[Order]:
