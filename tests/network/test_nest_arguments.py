@@ -563,7 +563,7 @@ def test_a_rule_that_is_wrong_is_found_out():
     module = Operation(nn.Softmax(-1))
     found = nest(module, torch.randn(2, 4), rules={"softmax": elementwise.unary})
     assert free(found) == []
-    assert "changed what the rest computes" in note(found, "first")
+    assert "changed what the rest of the network computes" in note(found, "first")
 
 
 def test_a_rule_is_given_the_call():

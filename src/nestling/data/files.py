@@ -37,7 +37,7 @@ def obtain(data_set: OfficialSet, part: str, root: Path, *, download: bool, veri
         _fetch_all(data_set, part, root, download)
         layout = find_layout(data_set, part, root)
     if layout is None:
-        raise MissingError(_missing(data_set, part, root, "they came, but are not the files of this set"))
+        raise MissingError(_missing(data_set, part, root, "the downloaded files are not those of this set"))
     paths = [root / data_set.name / file for file in layout.files]
     for path in paths if verify else ():
         _verify(path, MD5.get(data_set.name, {}).get(path.name))
@@ -62,14 +62,14 @@ def _fetch_all(data_set: OfficialSet, part: str, root: Path, download: bool) -> 
     if not data_set.downloads:
         raise MissingError(_missing(data_set, part, root, None))
     if not download:
-        raise MissingError(_missing(data_set, part, root, "it was told not to"))
+        raise MissingError(_missing(data_set, part, root, "download=False"))
     mirror = os.environ.get(MIRROR_VARIABLE)
     base = f"{mirror.rstrip('/')}/{data_set.name}/" if mirror else data_set.url
     for file in data_set.downloads[part]:
         try:
             _fetch(base + file, root / data_set.name, file, MD5[data_set.name][file])
         except (OSError, ValueError) as fault:
-            reason = "what came is not the official file" if "hash" in str(fault) else type(fault).__name__
+            reason = "the downloaded file is not the official one" if "hash" in str(fault) else type(fault).__name__
             raise MissingError(_missing(data_set, part, root, f"{reason}, from {base}")) from fault
 
 
@@ -105,9 +105,9 @@ def _verify(path: Path, md5: str | None) -> None:
 def _missing(data_set: OfficialSet, part: str, root: Path, download: str | None) -> str:
     what = data_set.name if len(data_set.parts) == 1 else f"the {part} part of {data_set.name}"
     files = dict.fromkeys((_short(data_set.parts[part][0].files), _short(data_set.downloads.get(part, ()))))
-    places = f"looked in {root / data_set.name} for {' or '.join(filter(None, files))}"
+    searched = f"looked in {root / data_set.name} for {' or '.join(filter(None, files))}"
     tried = f"; downloading failed ({download})" if download else ""
-    return f"{what} was not found: {places}{tried}. {how_to_get(data_set, part, root)}."
+    return f"{what} was not found: {searched}{tried}. {how_to_get(data_set, part, root)}."
 
 
 def _short(files: tuple[str, ...]) -> str:

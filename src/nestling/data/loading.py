@@ -85,8 +85,8 @@ def _prepared(raw: Raw, validation: float, hold_out: Collection[int], seed: int,
     mean, std = raw.mean, raw.std
     if mean is None or std is None:
         mean, std = mean_and_std(train_part.split.inputs)
-    with_validation_parts = with_validation(replace(kept, parts=parts), validation, seed).parts
-    chosen = {name: part.split for name, part in with_validation_parts.items() if name in wanted}
+    divided_parts = with_validation(replace(kept, parts=parts), validation, seed).parts
+    chosen = {name: part.split for name, part in divided_parts.items() if name in wanted}
     _check_splits(raw.name, chosen, wanted)
     num_outputs = len(kept.classes) or num_outputs_of(list(parts.values()), raw.name)
     return Data(

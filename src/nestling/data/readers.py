@@ -127,8 +127,8 @@ def lidc(paths: Sequence[Path]) -> Part:
     images, masks, ids = (arrays.get(key, np.empty(0)) for key in ("images", "masks", "ids"))
     alike = images.ndim == 3 and masks.ndim == 4 and masks.shape[2:] == images.shape[1:] and ids.ndim == 2
     if not alike or not len(images) == len(masks) == len(ids) or {images.dtype, masks.dtype} != {np.dtype(np.uint8)}:
-        needed = "bytes images (N, H, W), bytes masks (N, R, H, W) and ids (N, 3), patient first"
-        raise DamagedError(f"{paths[0]} must hold {needed}. Replace it.")
+        needed = "byte images (N, H, W), byte masks (N, R, H, W) and ids (N, 3), patient first"
+        raise DamagedError(f"{paths[0]} must have {needed}. Replace it.")
     if masks.size and masks.max() > 1:
         raise DamagedError(f"{paths[0]}: masks must be 0 or 1, but go up to {masks.max()}. Replace it.")
     patients = torch.from_numpy(ids[:, 0].astype(np.int64))

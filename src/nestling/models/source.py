@@ -58,7 +58,7 @@ def function_at(place: str) -> Callable[..., nn.Module]:
         attribute: object = importlib.import_module(path)
     except ImportError as error:
         given = f"{place!r}, whose module can't be imported ({error})"
-        raise ArgumentError("model", given, "package.module:function", "Run in the folder that holds it.") from None
+        raise ArgumentError("model", given, "package.module:function", "Run in the module's folder.") from None
     except (ValueError, TypeError):
         raise ArgumentError("model", repr(place), "package.module:function", "Name the module first.") from None
     for part in name.split("."):

@@ -13,8 +13,8 @@ from nestling.reading import Cut, Group, Groups, full_cut
 from nestling.running import Runner, Slicer, gap, in_mode
 from nestling.torch_parts import pytree
 
-CHANGED = "cutting it on the example changed what the rest computes"
-TOGETHER = "cutting several groups at once on the example changed what the rest computes"
+CHANGED = "cutting it changed what the rest of the network computes on the example"
+TOGETHER = "cutting several groups at once changed what the rest of the network computes on the example"
 
 
 class CutCheck:
@@ -68,9 +68,10 @@ class CutCheck:
 
     def _probe(self, chosen: list[Group]) -> Cut:
         """A cut with a different width for each chosen group, so that two groups that must be cut together show it."""
-        names = [group.name for group in chosen]
-        full = full_cut(self.groups).widths
-        return Cut(tuple((n, _uneven(self.groups[n], names.index(n)) if n in names else width) for n, width in full))
+        widths = full_cut(self.groups).as_dict()
+        for position, group in enumerate(chosen):
+            widths[group.name] = _uneven(group, position)
+        return Cut(tuple(widths.items()))
 
     @contextmanager
     def _zeroed(self, cut: Cut, chosen: list[Group]) -> Iterator[None]:

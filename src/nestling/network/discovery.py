@@ -47,7 +47,7 @@ def discover(
         by_graph = search.by_graph(discovery)
         if by_graph is not None and by_graph.sound >= discovery.sound:
             discovery = by_graph
-    return search.settled(discovery)
+    return search.freeze_faulty(discovery)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class _Search:
         result = self._checked(groups, runner, runner)
         return result if result.check.agrees_with(by_module.check) else None
 
-    def settled(self, discovery: _Discovery) -> tuple[Groups, Runner]:
+    def freeze_faulty(self, discovery: _Discovery) -> tuple[Groups, Runner]:
         """Freeze the groups that can't be cut on the example; if each can be cut alone, freeze all that are free."""
         while not discovery.sound:
             names = [group.name for group in discovery.groups.free]
@@ -155,7 +155,7 @@ class _Search:
 
 def _recording_note(line: str) -> str:
     return (
-        f"the network takes its path from the data{_at(line)}, so its groups were found on the example's path alone; "
+        f"the network takes its path from the data{_at(line)}, so only the example's path was searched for groups; "
         "give an example that runs through every part of it"
     )
 

@@ -62,7 +62,7 @@ def nest(
     ``sampling`` says how weights are drawn, by default "local" for "gaussian" and "shared" for "ivon". A network that
     must run as a graph, such as a transformer, always has one draw for the whole batch.
 
-    ``kinds`` and ``where`` say what may be cut (``"inner"``: only axes inside a residual branch; ``"all"``: residual
+    ``kinds`` and ``where`` say what may be cut (``"inner"``: all axes except residual streams; ``"all"``: residual
     streams too), ``exclude`` names modules or tensors that are not cut, ``only`` the groups to cut. By default all
     channels, neurons, heads and paths of the network may be cut. Whole layers may not, because a network whose layers
     can be dropped runs as a graph and can't be trained with relaxed masks. Bits may not either, because quantised

@@ -25,7 +25,7 @@ class Nesting:
     kinds: tuple[Kind, ...] | None = None
     """What may be cut; by default all channels, neurons, heads and paths."""
     where: Literal["inner", "all"] = "inner"
-    """Cut only axes inside a residual branch, or residual streams too."""
+    """inner cuts all axes except residual streams; all cuts residual streams too."""
     layers: Literal["network", "stage"] = "network"
     """Drop layers from the end of the network, or of each stage."""
     bits: Bits = field(default_factory=Bits)
@@ -33,7 +33,7 @@ class Nesting:
     private: tuple[float, ...] = ()
     """Fractions at which batch norms have separate weights, as in slimmable networks."""
     exclude: tuple[str, ...] = ()
-    """Modules or tensors to leave alone."""
+    """Modules or tensors that are not cut."""
     only: tuple[str, ...] | None = None
     """Groups to cut; all others stay whole."""
     rescale: bool = False

@@ -1,4 +1,4 @@
-"""Which of the groups that could be cut are to be cut, and in how many blocks."""
+"""Decides which of the groups that can be cut are cut, and in how many blocks."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping

@@ -49,7 +49,7 @@ def export_graph(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     try:
         with _quiet_torch_logs():
             program = torch.export.export(_Traced(module), args, kwargs, dynamic_shapes=shapes, strict=False)
-    except Exception as fault:  # torch raises errors of many kinds, from the user's code and from its own
+    except Exception as fault:  # torch raises errors of many kinds, from the user's code and from torch's
         trail = "".join(traceback.format_exception(fault))
         raise TraceError(user_line(str(fault)) or user_line(trail)) from fault
     _inline(program.graph_module)

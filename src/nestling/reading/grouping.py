@@ -1,4 +1,4 @@
-"""From the labels on a graph to groups: units that occur in the same places form one group."""
+"""Makes groups from the labels on a graph: units that occur in the same places form one group."""
 
 from collections import defaultdict
 from dataclasses import dataclass

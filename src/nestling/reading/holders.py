@@ -1,4 +1,4 @@
-"""The parameters and buffers of a module by name, with every place that holds each of them."""
+"""The parameters and buffers of a module by name, with every place where the module keeps them."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -68,7 +68,7 @@ class Holders:
                 store[key] = new
 
     def tie(self) -> None:
-        """Let the places of a shared tensor hold the same tensor again, after each was given a different one."""
+        """Make each shared tensor shared again, after its places were given different tensors."""
         for (store, key), *others in self._places.values():
             for other, name in others:
                 other[name] = store[key]

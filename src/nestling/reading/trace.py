@@ -131,8 +131,11 @@ class Call:
         self.node = node
         self.schema = schema_of(node.target)
         self.name = self.schema.name.removeprefix("aten::")
-        self.arguments = {a.name: a.default_value for a in self.schema.arguments if a.has_default_value()}
-        positional = {a.name: argument for a, argument in zip(self.schema.arguments, node.args, strict=False)}
+        parameters = self.schema.arguments
+        self.arguments = {
+            parameter.name: parameter.default_value for parameter in parameters if parameter.has_default_value()
+        }
+        positional = {parameter.name: argument for parameter, argument in zip(parameters, node.args, strict=False)}
         self.arguments |= positional | dict(node.kwargs)
 
     def value(self, name: str) -> Value:

@@ -41,5 +41,5 @@ def _array(archive: Any, key: str, path: Path) -> NDArray[Any]:  # noqa: ANN401
         array: NDArray[Any] = archive[key]
     except ValueError as fault:
         advice = "Save it as numbers, with a dtype such as uint8, float32 or int64."
-        raise DataError(f"{path}: the array {key!r} holds Python objects or cannot be read. {advice}") from fault
+        raise DataError(f"{path}: the array {key!r} has Python objects or cannot be read. {advice}") from fault
     return array

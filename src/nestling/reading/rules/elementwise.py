@@ -105,10 +105,10 @@ def _given_up(factor: Factor, other: Value) -> int | None:
             if other.shape[axis] > 1:
                 return axis
         elif other_factor.axes != factor.axes:
-            shared = [own_axis for own_axis in factor.axes if own_axis in other_factor.axes]
+            shared = [factor_axis for factor_axis in factor.axes if factor_axis in other_factor.axes]
             if shared == [last]:
                 return last
-            alone = [own_axis for own_axis in factor.axes if own_axis not in shared]
+            alone = [factor_axis for factor_axis in factor.axes if factor_axis not in shared]
             if alone:
                 return alone[-1]
     return None

@@ -224,12 +224,12 @@ def _selected(call: Call, value: Value, axis: int, index: int) -> Value:
     shape = tuple(size for old, size in enumerate(value.shape) if old != axis)
     places = {old: old - (old > axis) for old in range(len(value.shape)) if old != axis}
     factors: list[Factor | None] = []
-    for labels in value.factors:
-        if labels is factor:
-            other_axes = tuple(places[old] for old in labels.axes if old != axis)
-            factors.append(simplified(other_axes, np.take(labels.ids, index, axis=labels.axes.index(axis))))
+    for old_factor in value.factors:
+        if old_factor is factor:
+            other_axes = tuple(places[old] for old in old_factor.axes if old != axis)
+            factors.append(simplified(other_axes, np.take(old_factor.ids, index, axis=old_factor.axes.index(axis))))
         else:
-            factors.append(Factor(tuple(places[old] for old in labels.axes), labels.ids))
+            factors.append(Factor(tuple(places[old] for old in old_factor.axes), old_factor.ids))
     return call.output(factors, shape)
 
 
