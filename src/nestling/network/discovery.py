@@ -82,7 +82,7 @@ class _Search:
         traced = trace(self._export(dynamic=False), self.rules)
         self.has_layers = bool(self._layers(traced))
         groups = self.choice.apply(self._groups(traced), self.names)
-        return self._checked(groups, ModuleRunner(self.module), ModuleRunner(scratch(self.module)))
+        return self._check(groups, ModuleRunner(self.module), ModuleRunner(scratch(self.module)))
 
     def by_graph(self, by_module: _Discovery) -> _Discovery | None:
         """The groups, run by the exported graph, if the graph computes the same as the module."""
@@ -94,7 +94,7 @@ class _Search:
         groups = self.choice.apply(find_groups(traced) + layer_groups(layers), self.names)
         plan = make_plan(traced, groups, {branch.add.name: branch for branches in layers for branch in branches})
         runner = GraphRunner(self.module, plan, groups, dict(self.module.state_dict(keep_vars=True)))
-        result = self._checked(groups, runner, runner)
+        result = self._check(groups, runner, runner)
         return result if result.check.agrees_with(by_module.check) else None
 
     def freeze_faulty(self, discovery: _Discovery) -> tuple[Groups, Runner]:
@@ -105,7 +105,7 @@ class _Search:
             reasons = [faults.get(group.name, group.frozen_because) for group in discovery.groups]
             pairs = zip(discovery.groups, reasons, strict=True)
             groups = Groups([replace(group, frozen_because=reason) for group, reason in pairs])
-            discovery = self._checked(groups, discovery.runner, discovery.check.runner)
+            discovery = self._check(groups, discovery.runner, discovery.check.runner)
         return discovery.groups, discovery.runner
 
     def _groups(self, traced: Trace) -> list[Group]:
@@ -125,7 +125,7 @@ class _Search:
         lists = stages(branches) if self.choice.layers == "stage" else [branches]
         return [branches for branches in lists if len(branches) > 1]
 
-    def _checked(self, groups: Groups, runner: Runner, tried: Runner) -> _Discovery:
+    def _check(self, groups: Groups, runner: Runner, tried: Runner) -> _Discovery:
         """Check groups, with ``tried`` on a scratch copy: code that caches results must not cache disturbed weights."""
         check = CutCheck(tried, groups, self.args, self.kwargs)
         return _Discovery(groups, runner, check, check.sound())

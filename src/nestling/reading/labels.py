@@ -70,7 +70,8 @@ class Labels:
     def residual_ids(self) -> Ids:
         """Ids that only a residual add ties to other ids."""
         inner = _solve(self.count, self.edges)
-        return np.concatenate([np.zeros(0, np.int64), *(_differing(inner, a, b) for a, b in self.stream_edges)])
+        tied = [_differing(inner, left, right) for left, right in self.stream_edges]
+        return np.concatenate([np.zeros(0, np.int64), *tied])
 
 
 def _differing(root: Ids, left: Ids, right: Ids) -> Ids:

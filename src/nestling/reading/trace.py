@@ -114,12 +114,17 @@ def _freeze_value(labels: Labels, value: Value, reason: str) -> None:
 
 def _unlabelled(node: fx.Node) -> Result:
     """The outputs of a node, without labels."""
-    val = node.meta.get("val")
-    if isinstance(val, torch.Tensor):
-        return Value(tuple(int(hint(size)) for size in val.shape))
-    if isinstance(val, tuple | list):
-        return tuple(Value(tuple(int(hint(s)) for s in v.shape)) if isinstance(v, torch.Tensor) else None for v in val)  # type: ignore[misc]
+    output = node.meta.get("val")
+    if isinstance(output, torch.Tensor):
+        return Value(_example_shape(output))
+    if isinstance(output, tuple | list):
+        return tuple(Value(_example_shape(item)) if isinstance(item, torch.Tensor) else None for item in output)  # type: ignore[misc]
     return None
+
+
+def _example_shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape of a tensor of the graph, with the example's sizes where they are open."""
+    return tuple(int(hint(size)) for size in tensor.shape)
 
 
 class Call:
@@ -187,7 +192,7 @@ class Call:
 
     def shapes(self) -> list[tuple[int, ...]]:
         """Shapes of all outputs."""
-        return [tuple(int(hint(s)) for s in val.shape) for val in self.node.meta["val"]]
+        return [_example_shape(output) for output in self.node.meta["val"]]
 
     def output(self, factors: Sequence[Factor | None], shape: tuple[int, ...] | None = None) -> Value:
         """An output tensor with these factors; it depends on the user's input if any argument does."""

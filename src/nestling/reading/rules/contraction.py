@@ -32,7 +32,7 @@ def linear(call: Call) -> Result:
 
 def matmul(call: Call) -> Result:
     """Batch axes unite, the inner axes are summed over."""
-    left, right = (call.value(name) for name in [a.name for a in call.schema.arguments][:2])
+    left, right = (call.value(name) for name in [argument.name for argument in call.schema.arguments][:2])
     return _matmul(call, left, right)
 
 
@@ -52,13 +52,13 @@ def einsum(call: Call) -> Result:
     names = inputs.split(",")
     if not arrow or "." in equation or any(len(set(letters)) < len(letters) for letters in names):
         return call.unknown()
-    values = [_heads_kept(call, tensor) for tensor in call.tensors("tensors")]
+    values = [_keep_heads(call, tensor) for tensor in call.tensors("tensors")]
     operands = list(zip(names, values, strict=True))
     letters = dict.fromkeys(inputs.replace(",", ""))
     return call.output([_letter(call, letter, operands, output) for letter in letters])
 
 
-def _heads_kept(call: Call, value: Value) -> Value:
+def _keep_heads(call: Call, value: Value) -> Value:
     """Of axes that were split off together, only the first can be cut: it counts heads."""
     for factor in value.factors:
         if len(factor.axes) > 1:

@@ -60,7 +60,7 @@ def aligned(call: Call, tensors: list[Value], *, stream: bool = False) -> Value:
     """Unite the factors of tensors that are broadcast together and give the output's."""
     shape = call.shape
     kept: dict[tuple[int, ...], Factor] = {}
-    for value in _agreeing(call, [_widened(value, len(shape)) for value in tensors]):
+    for value in _reconcile(call, [_widened(value, len(shape)) for value in tensors]):
         for factor in value.factors:
             first = kept.setdefault(factor.axes, factor)
             call.labels.unite(first.ids, factor.ids, stream=stream)
@@ -73,7 +73,7 @@ def _widened(value: Value, ndim: int) -> Value:
     return value.moved({axis: axis + offset for axis in range(len(value.shape))}, (1,) * offset + value.shape)
 
 
-def _agreeing(call: Call, values: list[Value]) -> list[Value]:
+def _reconcile(call: Call, values: list[Value]) -> list[Value]:
     """The values, changed so that each axis is labelled in all values of its full size, split alike, or in none."""
     while (disagreement := _disagreement(values)) is not None:
         index, axis = disagreement
@@ -86,13 +86,13 @@ def _disagreement(values: list[Value]) -> tuple[int, int] | None:
     for index, value in enumerate(values):
         for factor in value.factors:
             for other in values:
-                axis = _given_up(factor, other)
+                axis = _axis_to_settle(factor, other)
                 if axis is not None:
                     return index, axis
     return None
 
 
-def _given_up(factor: Factor, other: Value) -> int | None:
+def _axis_to_settle(factor: Factor, other: Value) -> int | None:
     """The axis along which a factor can't be cut because another value has it fixed or split off in another way.
 
     If two values were split in different ways, the axis they share is cut, unless it is the last: that is the inside of

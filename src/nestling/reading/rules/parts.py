@@ -20,7 +20,7 @@ def cat(call: Call) -> Result:
     tensors = [value for value in call.tensors("tensors") if value.shape != (0,)]
     axis = call.axis("dim", len(call.shape))
     lines = [call.along(value, axis) for value in tensors]
-    factors = [_joined(call, tensors, other, other) for other in range(len(call.shape)) if other != axis]
+    factors = [_join(call, tensors, other, other) for other in range(len(call.shape)) if other != axis]
     if any(line is not None for line in lines):
         pairs = zip(tensors, lines, strict=True)
         joined = [_fixed_part(call, value.shape[axis]) if line is None else line for value, line in pairs]
@@ -32,7 +32,7 @@ def stack(call: Call) -> Result:
     """Tensors of one shape on a new axis: their axes unite."""
     tensors = call.tensors("tensors")
     axis = call.axis("dim", len(call.shape))
-    return call.output([_joined(call, tensors, other, other + (other >= axis)) for other in range(len(call.shape) - 1)])
+    return call.output([_join(call, tensors, other, other + (other >= axis)) for other in range(len(call.shape) - 1)])
 
 
 def chunk(call: Call) -> Result:
@@ -122,8 +122,8 @@ def repeat(call: Call) -> Result:
     return _grown(call, "repeats the axis")
 
 
-def _joined(call: Call, tensors: list[Value], axis: int, place: int) -> Factor | None:
-    """An axis along which tensors lie side by side: united, unless it has a fixed size in some of them."""
+def _join(call: Call, tensors: list[Value], axis: int, place: int) -> Factor | None:
+    """Unite an axis along which tensors lie side by side, unless it has a fixed size in some of them."""
     lines = [call.along(value, axis) for value in tensors]
     labelled = [line for line in lines if line is not None]
     for line in labelled[1:]:
