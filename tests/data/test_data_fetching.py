@@ -106,7 +106,7 @@ def test_no_server_at_all(tmp_path, monkeypatch):
 
 
 def test_told_not_to_download(server):
-    with pytest.raises(MissingError, match="told not to"):
+    with pytest.raises(MissingError, match="download=False"):
         load("mnist", download=False)
     assert not server.asked
 

@@ -79,7 +79,7 @@ def test_segmentation(tmp_path, shape):
 
 NAN = np.array([[1.0, np.nan]] * 40)
 BAD = {
-    "objects": ({"x": np.array([{}, None] * 20, dtype=object), "y": LABELS}, "'x' holds Python objects"),
+    "objects": ({"x": np.array([{}, None] * 20, dtype=object), "y": LABELS}, "'x' has Python objects"),
     "unknown keys": ({"a": LABELS, "b": LABELS}, "has the arrays a, b"),
     "no arrays": ({}, "has the arrays none"),
     "a stray": ({"x": some_bytes(40, 5), "y": LABELS, "x_test": some_bytes(4, 5)}, "x_test without"),

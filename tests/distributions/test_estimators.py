@@ -258,7 +258,7 @@ def test_errors_name_what_is_wrong():
 @pytest.mark.parametrize("loss", [lambda m: m.sum(), lambda m: m.sum(-1, keepdim=True)], ids=["one number", "a column"])
 def test_a_loss_without_one_value_per_mask_is_refused(loss, estimator):
     """Unchecked, a column of losses broadcasts to a square whose leave-one-out gradient is exactly zero, in silence."""
-    with pytest.raises(ShapeError, match=r"loss: got losses of shape .* one loss for each mask"):
+    with pytest.raises(ShapeError, match=r"loss: got losses of shape .* one loss per mask"):
         expected_loss(learned_order(), loss, estimator=estimator)
 
 
@@ -266,7 +266,7 @@ def test_losses_and_log_probs_must_pair_up():
     for losses in (torch.zeros(3, 1), torch.zeros(2)):
         with pytest.raises(ShapeError, match=r"losses: got shape .* for log_probs of shape \(3,\)"):
             leave_one_out(torch.zeros(3), losses)
-    with pytest.raises(ShapeError, match="baseline that spreads over them"):
+    with pytest.raises(ShapeError, match="baseline broadcastable to the losses"):
         with_baseline(torch.zeros(3), torch.zeros(3), torch.zeros(3, 1))
     with pytest.raises(RangeError, match="at least 2 draws"):
         leave_one_out(torch.tensor(0.0), torch.tensor(0.0))

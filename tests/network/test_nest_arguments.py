@@ -376,7 +376,7 @@ def test_what_is_no_module_is_refused():
 
 
 def test_lazy_modules_are_refused():
-    with pytest.raises(NestlingError, match=r"0\.weight.*[Cc]all the network once"):
+    with pytest.raises(NestlingError, match=r"0\.weight.*Run the network once"):
         nest(nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2)), torch.randn(2, 4))
 
 
@@ -563,7 +563,7 @@ def test_a_rule_that_is_wrong_is_found_out():
     module = Operation(nn.Softmax(-1))
     found = nest(module, torch.randn(2, 4), rules={"softmax": elementwise.unary})
     assert free(found) == []
-    assert "changed what the rest computes" in note(found, "first")
+    assert "changed what the rest of the network computes" in note(found, "first")
 
 
 def test_a_rule_is_given_the_call():

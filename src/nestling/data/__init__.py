@@ -1,4 +1,4 @@
-"""Data sets by name or by path, held in memory and served in batches that can be made again."""
+"""Data sets by name or by path, kept in memory and served in batches that can be reproduced."""
 
 from typing import TYPE_CHECKING
 

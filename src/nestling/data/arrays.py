@@ -1,4 +1,4 @@
-"""A user's arrays, checked and brought into the shapes and types of a split."""
+"""Checks a user's arrays and converts them to the shapes and types of a split."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ MANY_CLASSES = 1000
 
 
 def part_of(x: NDArray[Any], y: NDArray[Any], where: str) -> Part:
-    """Inputs and targets of the same examples; ``where`` is how to speak of them in a message."""
+    """A part with these inputs and targets; ``where`` names them in error messages."""
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         given = f"{_length(x)} inputs and {_length(y)} targets"
         raise DataError(f"{where} has {given}. Save one target per input.")
@@ -27,14 +27,14 @@ def part_of(x: NDArray[Any], y: NDArray[Any], where: str) -> Part:
 
 
 def task_of(targets: Tensor) -> Task:
-    """What targets of this kind are for."""
+    """The task that targets of this type are for."""
     if targets.dtype == torch.int64:
         return "classification"
     return "segmentation" if targets.dtype == torch.uint8 else "regression"
 
 
 def num_outputs_of(parts: list[Part], where: str) -> int:
-    """Classes, or the size of a target, over all parts, which must agree."""
+    """The number of classes, or the size of a target, over all parts, which must agree."""
     if len({(task_of(part.split.targets), part.split.inputs.shape[1:]) for part in parts}) > 1:
         raise DataError(f"{where}: its splits differ in the shape of inputs or the kind of targets. Make them alike.")
     task = task_of(parts[0].split.targets)
@@ -79,18 +79,19 @@ def _targets(y: NDArray[Any], where: str) -> Tensor:
 
 
 def _check_numbers(labels: NDArray[Any], where: str) -> None:
-    """Refuse labels most of which would be classes without an example, such as masks of 0 and 255."""
-    found = np.unique(labels)
-    if found.size and int(found[-1]) + 1 > 2 * found.size:
-        values = ", ".join(map(str, found[:5].tolist())) + (", ..." if found.size > 5 else "")
-        raise DataError(f"{where}: labels are {values}, up to {found[-1]}. Number classes from 0, without gaps.")
+    """Raise an error if most of the classes would have no example, as with masks of 0 and 255."""
+    values = np.unique(labels)
+    if values.size and int(values[-1]) + 1 > 2 * values.size:
+        listed = ", ".join(map(str, values[:5].tolist())) + (", ..." if values.size > 5 else "")
+        raise DataError(f"{where}: labels are {listed}, up to {values[-1]}. Number classes from 0, without gaps.")
 
 
 def _finite(values: NDArray[Any], what: str) -> NDArray[np.float32]:
     numbers: NDArray[np.float32] = values.astype(np.float32)
-    bad = int((~np.isfinite(numbers)).sum())
-    if bad:
-        raise DataError(f"{what} have {bad} entries of {numbers.size} that are NaN or infinite. Remove or fill them.")
+    num_bad = int((~np.isfinite(numbers)).sum())
+    if num_bad:
+        share = f"{num_bad} entries of {numbers.size}"
+        raise DataError(f"{what} have {share} that are NaN or infinite. Remove or fill them.")
     return numbers
 
 

@@ -1,4 +1,4 @@
-"""Random crops and mirror images of a whole batch at once, on the bytes that are held in memory.
+"""Random crops and mirror images of a whole batch at once, on the bytes kept in memory.
 
 A crop pads with ``PADDING`` black pixels on each side before the inputs are normalised, as the papers do: after
 normalisation the border is ``-mean / std``, not zero. Masks are padded with background and move with their image.
@@ -18,7 +18,7 @@ PADDING = 4
 
 
 class Moves(NamedTuple):
-    """What is done to each image of a batch: its crop's corner in the padded image, and whether it is mirrored."""
+    """How each image of a batch is moved: the corner of its crop in the padded image, and whether it is mirrored."""
 
     top: Tensor
     left: Tensor
@@ -29,8 +29,8 @@ class Moves(NamedTuple):
         return Moves(self.top[rows], self.left[rows], self.mirrored[rows])
 
 
-def checked(augment: str, inputs: Tensor) -> None:
-    """Check that ``augment`` is known, and that ``inputs`` are images where it moves pixels."""
+def check_augment(augment: str, inputs: Tensor) -> None:
+    """Check that ``augment`` is a known name, and that ``inputs`` are images if it moves pixels."""
     if augment not in get_args(Augment):
         raise ArgumentError("augment", repr(augment), f"one of {', '.join(get_args(Augment))}", "Check its spelling.")
     if augment != "none" and inputs.ndim != 4:
@@ -39,7 +39,7 @@ def checked(augment: str, inputs: Tensor) -> None:
 
 
 def draw(augment: Augment, num_images: int, generator: torch.Generator) -> Moves:
-    """Draw the moves of ``num_images`` images; always the same amount of noise, whatever ``augment`` is."""
+    """Draw the moves of ``num_images`` images; draws the same amount of noise for every ``augment``."""
     corners = torch.randint(0, 2 * PADDING + 1, (2, num_images), generator=generator)
     mirrored = torch.rand(num_images, generator=generator) < 0.5
     if augment in ("none", "flip"):

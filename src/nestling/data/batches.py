@@ -1,4 +1,4 @@
-"""Batches of a split: any batch of any epoch follows from the seed alone, so a pass can start anywhere."""
+"""Batches of a split: the seed alone determines any batch of any epoch, so a pass can start anywhere."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nestling.arguments import count
-from nestling.data.augmentation import Augment, Moves, checked, draw, move
+from nestling.data.augmentation import Augment, Moves, check_augment, draw, move
 from nestling.data.split import Split
 from nestling.errors import ArgumentError, RangeError
 from nestling.seeding import Purpose, generator
@@ -21,9 +21,9 @@ Batch = tuple[Tensor, Tensor]
 class Batches:
     """Batches ``(inputs, targets)`` of ``split``, to be iterated over once per epoch.
 
-    Inputs are float32 and normalised, ``(x - mean) / std``, where x is in [0, 1] if it is stored as bytes. Targets are
-    as stored; of masks by several graders ``grader="random"`` takes one per example, (B, H, W) int64, and ``"all"``
-    keeps (B, R, H, W). The order follows from (seed, epoch), augmentation and grader from (seed, epoch, batch).
+    Inputs are float32 and normalised, ``(x - mean) / std``, where bytes x are first scaled to [0, 1]. Targets are as
+    stored. Of masks by several graders ``grader="random"`` takes one per example, (B, H, W) int64, and ``"all"`` keeps
+    (B, R, H, W). (seed, epoch) determines the order, and (seed, epoch, batch) the augmentation and the grader.
     """
 
     split: Split
@@ -43,12 +43,12 @@ class Batches:
 
     def __post_init__(self) -> None:
         count("batch_size", self.batch_size, "how many examples a batch has")
-        checked(self.augment, self.split.inputs)
+        check_augment(self.augment, self.split.inputs)
         if self.grader not in get_args(Grader):
             raise ArgumentError("grader", repr(self.grader), "'all' or 'random'", "Check its spelling.")
         if self.grader == "random" and self.split.targets.ndim != 4:
             raise ArgumentError("grader", "'random'", "'all' where targets are not masks", "Leave it out.")
-        _natural("seed", self.seed)
+        _check_natural("seed", self.seed)
         std, mean = torch.tensor(self.std, dtype=torch.float64), torch.tensor(self.mean, dtype=torch.float64)
         unit = 255.0 if self.split.inputs.dtype == torch.uint8 else 1.0
         shape = (1, -1) + (1,) * (self.split.inputs.ndim - 2)
@@ -56,38 +56,38 @@ class Batches:
         self._shift = (-mean / std).float().view(shape)
 
     def __len__(self) -> int:
-        whole, rest = divmod(self.dataset_size, self.batch_size)
-        return whole if self.drop_last or not rest else whole + 1
+        whole, remainder = divmod(self.dataset_size, self.batch_size)
+        return whole if self.drop_last or not remainder else whole + 1
 
     def __iter__(self) -> Iterator[Batch]:
         return self.from_batch(0)
 
     @property
     def is_apart(self) -> bool:
-        """Whether ranks have batches of their own by other means than ``shard``."""
+        """Whether something other than ``shard`` gives each rank different batches."""
         return False
 
     @property
     def dataset_size(self) -> int:
-        """How many examples the split has, on all ranks together."""
+        """The number of examples of the split, over all ranks."""
         return len(self.split)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order and the augmentation of the passes that begin from now on."""
-        self.epoch = _natural("epoch", epoch)
+        """Choose the order and the augmentation of the passes that begin after this call."""
+        self.epoch = _check_natural("epoch", epoch)
 
     def from_batch(self, first: int) -> Iterator[Batch]:
-        """The batches of this epoch's pass from number ``first`` on, equal bit for bit to those of a full pass."""
+        """The batches of this epoch from number ``first`` on, bit for bit equal to those of a full pass."""
         if not 0 <= first <= len(self):
             raise RangeError("first", first, f"between 0 and {len(self)}, the number of batches", "Check the step.")
         order, epoch = self._order(), self.epoch
         return (self._batch(order, epoch, index) for index in range(first, len(self)))
 
     def shard(self, rank: int, world: int) -> "Batches":
-        """The same batches, of which rank ``rank`` of ``world`` gets every ``world``-th row, from its own number on.
+        """The same batches, of which rank ``rank`` of ``world`` gets every ``world``-th row, from row ``rank`` on.
 
-        Every rank gets as many rows where ``world`` divides the batch; ask for ``drop_last`` where that matters. The
-        first half of a rank's rows is its share of the first half of the batch, and so for any part.
+        All ranks get equally many rows if ``world`` divides the batch; use ``drop_last`` if that matters. The first
+        half of a rank's rows is its share of the first half of the batch, and likewise for any other part.
         """
         count("world", world, "how many processes share the batches")
         if not 0 <= rank < world:
@@ -105,30 +105,30 @@ class Batches:
     def _batch(self, order: Tensor, epoch: int, index: int) -> Batch:
         examples = order[index * self.batch_size : (index + 1) * self.batch_size]
         rows = slice(self.rank, None, self.world)
-        noise = generator(Purpose.AUGMENT, self.seed, epoch, index)
-        moves = draw(self.augment, len(examples), noise).rows(rows)
-        part = self.split.subset(examples[rows])
-        targets = self._graded(part.targets, len(examples), rows, noise)
-        inputs = part.inputs
+        random = generator(Purpose.AUGMENT, self.seed, epoch, index)
+        moves = draw(self.augment, len(examples), random).rows(rows)
+        examples_of_rank = self.split.subset(examples[rows])
+        targets = self._graded(examples_of_rank.targets, len(examples), rows, random)
+        inputs = examples_of_rank.inputs
         if self.augment != "none":
             inputs, targets = move(inputs, moves), _moved_masks(targets, moves)
         return inputs.float().mul_(self._scale).add_(self._shift), targets
 
-    def _graded(self, targets: Tensor, num_examples: int, rows: slice, noise: torch.Generator) -> Tensor:
+    def _graded(self, targets: Tensor, num_examples: int, rows: slice, random: torch.Generator) -> Tensor:
         if self.grader == "all":
             return targets
-        graders = torch.randint(0, targets.shape[1], (num_examples,), generator=noise)[rows]
+        graders = torch.randint(0, targets.shape[1], (num_examples,), generator=random)[rows]
         return targets[torch.arange(len(targets)), graders].long()
 
 
 def _moved_masks(targets: Tensor, moves: Moves) -> Tensor:
-    """Masks (B, R, H, W) or (B, H, W) move with their image; other targets stay."""
+    """Targets after the moves of their images: masks (B, R, H, W) or (B, H, W) move, other targets do not."""
     if targets.ndim == 3:
         return move(targets[:, None], moves)[:, 0]
     return move(targets, moves) if targets.ndim == 4 else targets
 
 
-def _natural(name: str, value: int) -> int:
+def _check_natural(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise RangeError(name, repr(value), "a whole number of at least 0", "Pass an int.")
     return value

@@ -1,4 +1,4 @@
-"""A user's own DataLoader behind the same interface as ``Batches``."""
+"""A user's DataLoader with the same interface as ``Batches``."""
 
 from collections.abc import Iterator, Sized
 from itertools import chain, islice
@@ -16,11 +16,11 @@ from nestling.torch_parts import pytree
 
 
 class DatasetBatches:
-    """The batches of ``loader`` as they are: neither normalised nor augmented by us.
+    """The batches of ``loader`` unchanged: nestling neither normalises nor augments them.
 
-    The order of a shuffling loader without a generator of its own follows from (seed, epoch). Passes that start later
-    skip batches after loading them. Randomness inside the user's data set stays the user's. Of ``world`` ranks each
-    loads the whole batch and takes its rows, unless the loader has a DistributedSampler, which gives each its own.
+    The order of a shuffling loader that has no generator follows from (seed, epoch). A pass that starts later loads
+    the batches before its start and skips them. Randomness inside the user's data set is left to the user. Each of
+    ``world`` ranks loads the whole batch and takes its rows, unless a DistributedSampler gives each rank its examples.
     """
 
     def __init__(self, loader: "DataLoader[Any]", *, seed: int = 0, rank: int = 0, world: int = 1) -> None:
@@ -42,7 +42,7 @@ class DatasetBatches:
         return self.from_batch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the passes that begin from now on."""
+        """Choose the order of the passes that begin after this call."""
         self.epoch = epoch
         if isinstance(self.loader.sampler, DistributedSampler):
             self.loader.sampler.set_epoch(epoch)
@@ -52,9 +52,9 @@ class DatasetBatches:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(mixed(Purpose.LOADER, self.seed, self.epoch))
             batches = iter(self.loader)
-            begun = list(islice(batches, 1))  # a loader draws its order when its first batch is asked for
-        left = cast(Iterator[Batch], islice(chain(begun, batches), first, None))
-        return left if self.world == 1 or self.is_apart else map(self._rows, left)
+            first_batch = list(islice(batches, 1))  # a loader draws its order when it gives its first batch
+        remaining = cast(Iterator[Batch], islice(chain(first_batch, batches), first, None))
+        return remaining if self.world == 1 or self.is_apart else map(self._rows, remaining)
 
     def shard(self, rank: int, world: int) -> "DatasetBatches":
         """The same batches, of which rank ``rank`` of ``world`` gets every ``world``-th row."""
@@ -64,9 +64,9 @@ class DatasetBatches:
 
     @property
     def is_apart(self) -> bool:
-        """Whether ranks have batches of their own by other means than ``shard``."""
+        """Whether something other than ``shard`` gives each rank different batches."""
         return isinstance(self.loader.sampler, DistributedSampler)
 
     def _rows(self, batch: Batch) -> Batch:
-        own: Batch = pytree.tree_map_only(Tensor, lambda t: t[self.rank :: self.world] if t.ndim else t, batch)
-        return own
+        rows: Batch = pytree.tree_map_only(Tensor, lambda t: t[self.rank :: self.world] if t.ndim else t, batch)
+        return rows

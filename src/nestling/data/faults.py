@@ -1,4 +1,4 @@
-"""The errors of data: one line each, which says what was looked for or found wrong, and what to do."""
+"""The errors of data: each message is one line, which says what is missing or wrong, and what to do."""
 
 from nestling.errors import NestlingError
 
@@ -8,8 +8,8 @@ class DataError(NestlingError):
 
 
 class MissingError(DataError):
-    """Data that is not where it was looked for, and could not be fetched."""
+    """Data that was not found, and could not be fetched."""
 
 
 class DamagedError(DataError):
-    """A file that is not what its name promises: cut short, altered, or of another format."""
+    """A file whose content does not fit its name: truncated, altered, or of another format."""

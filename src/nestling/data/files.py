@@ -1,4 +1,4 @@
-"""Where official files lie, whether they are whole, and how they are fetched where there is a network."""
+"""Finds official files, checks their checksums, and fetches missing files if there is a network connection."""
 
 import hashlib
 import os
@@ -23,57 +23,58 @@ def data_root(root: Path | str | None = None) -> Path:
     return Path(root or os.environ.get(ROOT_VARIABLE) or pooch.os_cache("nestling")).expanduser()
 
 
-def located(source: OfficialSet, part: str, root: Path) -> Layout | None:
-    """The first layout of the part whose files are all there, whole or not."""
-    folder = root / source.name
-    layouts = source.parts[part]
+def find_layout(data_set: OfficialSet, part: str, root: Path) -> Layout | None:
+    """The first layout of the part whose files are all present, complete or not."""
+    folder = root / data_set.name
+    layouts = data_set.parts[part]
     return next((layout for layout in layouts if all(_present(folder, file) for file in layout.files)), None)
 
 
-def obtained(source: OfficialSet, part: str, root: Path, *, download: bool, verify: bool) -> tuple[Layout, list[Path]]:
-    """A layout of the part with the paths of its files, fetched if they are not there and checked."""
-    layout = located(source, part, root)
+def obtain(data_set: OfficialSet, part: str, root: Path, *, download: bool, verify: bool) -> tuple[Layout, list[Path]]:
+    """Find or fetch the files of a part and check them; returns its layout and the paths of the files."""
+    layout = find_layout(data_set, part, root)
     if layout is None:
-        _fetch_all(source, part, root, download)
-        layout = located(source, part, root)
+        _fetch_all(data_set, part, root, download)
+        layout = find_layout(data_set, part, root)
     if layout is None:
-        raise MissingError(_missing(source, part, root, "they came, but are not the files of this set"))
-    paths = [root / source.name / file for file in layout.files]
+        raise MissingError(_missing(data_set, part, root, "the downloaded files are not those of this set"))
+    paths = [root / data_set.name / file for file in layout.files]
     for path in paths if verify else ():
-        _verify(path, MD5.get(source.name, {}).get(path.name))
+        _verify(path, MD5.get(data_set.name, {}).get(path.name))
     return layout, paths
 
 
-def how_to_get(source: OfficialSet, part: str, root: Path) -> str:
-    """Which file to fetch from where, and into which folder it goes."""
-    if not source.downloads:
-        return f"{source.advice}, and put it into {root / source.name}"
-    urls = " and ".join(source.url + file for file in source.downloads[part])
-    return f"Put {urls} there ({root / source.name}), or set {ROOT_VARIABLE} to the folder that holds {source.name}/"
+def how_to_get(data_set: OfficialSet, part: str, root: Path) -> str:
+    """Says which files to fetch, from where, and into which folder to put them."""
+    if not data_set.downloads:
+        return f"{data_set.advice}, and put it into {root / data_set.name}"
+    urls = " and ".join(data_set.url + file for file in data_set.downloads[part])
+    folder = root / data_set.name
+    return f"Put {urls} there ({folder}), or set {ROOT_VARIABLE} to the folder that holds {data_set.name}/"
 
 
 def _present(folder: Path, file: str) -> bool:
-    """Whether the file is there, or the folder if its name ends with a slash."""
+    """Whether the file is present, or the folder if the name ends with a slash."""
     return (folder / file).is_dir() if file.endswith("/") else (folder / file).is_file()
 
 
-def _fetch_all(source: OfficialSet, part: str, root: Path, download: bool) -> None:
-    if not source.downloads:
-        raise MissingError(_missing(source, part, root, None))
+def _fetch_all(data_set: OfficialSet, part: str, root: Path, download: bool) -> None:
+    if not data_set.downloads:
+        raise MissingError(_missing(data_set, part, root, None))
     if not download:
-        raise MissingError(_missing(source, part, root, "it was told not to"))
+        raise MissingError(_missing(data_set, part, root, "download=False"))
     mirror = os.environ.get(MIRROR_VARIABLE)
-    base = f"{mirror.rstrip('/')}/{source.name}/" if mirror else source.url
-    for file in source.downloads[part]:
+    base = f"{mirror.rstrip('/')}/{data_set.name}/" if mirror else data_set.url
+    for file in data_set.downloads[part]:
         try:
-            _fetch(base + file, root / source.name, file, MD5[source.name][file])
+            _fetch(base + file, root / data_set.name, file, MD5[data_set.name][file])
         except (OSError, ValueError) as fault:
-            reason = "what came is not the official file" if "hash" in str(fault) else type(fault).__name__
-            raise MissingError(_missing(source, part, root, f"{reason}, from {base}")) from fault
+            reason = "the downloaded file is not the official one" if "hash" in str(fault) else type(fault).__name__
+            raise MissingError(_missing(data_set, part, root, f"{reason}, from {base}")) from fault
 
 
 def _fetch(url: str, folder: Path, file: str, md5: str) -> None:
-    """Download to a temporary name, and give the file its own only when it is whole."""
+    """Download to a temporary name, and rename the file only when it is complete."""
     if (folder / file).exists():
         return
     pooch.get_logger().setLevel("WARNING")
@@ -95,18 +96,18 @@ def _verify(path: Path, md5: str | None) -> None:
     if md5 is None or path.is_dir():
         return
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    if found != md5:
+        checksum = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if checksum != md5:
         advice = "Delete it and fetch it again, or pass verify=False if it is meant to differ."
-        raise DamagedError(f"{path} is damaged: its MD5 is {found}, that of the official file {md5}. {advice}")
+        raise DamagedError(f"{path} is damaged: its MD5 is {checksum}, that of the official file {md5}. {advice}")
 
 
-def _missing(source: OfficialSet, part: str, root: Path, download: str | None) -> str:
-    which = source.name if len(source.parts) == 1 else f"the {part} part of {source.name}"
-    files = dict.fromkeys((_short(source.parts[part][0].files), _short(source.downloads.get(part, ()))))
-    looked = f"looked in {root / source.name} for {' or '.join(filter(None, files))}"
+def _missing(data_set: OfficialSet, part: str, root: Path, download: str | None) -> str:
+    what = data_set.name if len(data_set.parts) == 1 else f"the {part} part of {data_set.name}"
+    files = dict.fromkeys((_short(data_set.parts[part][0].files), _short(data_set.downloads.get(part, ()))))
+    searched = f"looked in {root / data_set.name} for {' or '.join(filter(None, files))}"
     tried = f"; downloading failed ({download})" if download else ""
-    return f"{which} was not found: {looked}{tried}. {how_to_get(source, part, root)}."
+    return f"{what} was not found: {searched}{tried}. {how_to_get(data_set, part, root)}."
 
 
 def _short(files: tuple[str, ...]) -> str:

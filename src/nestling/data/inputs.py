@@ -1,4 +1,4 @@
-"""Inputs to predict on: image files, or arrays of them, brought into the form that a network was trained on."""
+"""Reads inputs to predict on, from image files or arrays, in the form that a network was trained on."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,39 +26,39 @@ def read_inputs(
 ) -> tuple[list[str], Tensor]:
     """Names and normalised inputs (N, *shape) from an image, a folder of images, an .npy or an .npz file.
 
-    ``as_bytes`` says that the network was trained on bytes, so that the scale of an image is known.
+    ``as_bytes`` says that the network was trained on bytes, so that the scale of an image's pixels is known.
     """
-    place = Path(path)
-    if not place.exists():
-        raise MissingError(f"{place} does not exist. Pass an image, a folder of images, an .npy or an .npz file.")
-    if place.suffix in (".npy", ".npz"):
-        array = _with_channels(_array(place), shape)
+    source = Path(path)
+    if not source.exists():
+        raise MissingError(f"{source} does not exist. Pass an image, a folder of images, an .npy or an .npz file.")
+    if source.suffix in (".npy", ".npz"):
+        array = _with_channels(_array(source), shape)
         if array.shape[1:] != tuple(shape):
-            raise DataError(f"{place} has inputs of shape {array.shape[1:]}, but the network takes {tuple(shape)}.")
-        names = [f"{place.name}[{number}]" for number in range(len(array))]
+            raise DataError(f"{source} has inputs of shape {array.shape[1:]}, but the network takes {tuple(shape)}.")
+        names = [f"{source.name}[{number}]" for number in range(len(array))]
     else:
-        files = sorted(file for file in place.rglob("*") if is_image(file.name)) if place.is_dir() else [place]
+        files = sorted(file for file in source.rglob("*") if is_image(file.name)) if source.is_dir() else [source]
         if not files:
-            raise MissingError(f"{place} has no images. Pass a folder with .png or .jpg files.")
+            raise MissingError(f"{source} has no images. Pass a folder with .png or .jpg files.")
         names = [str(file) for file in files]
         array = np.stack([_image(file, shape, resize) for file in files])
     if array.dtype == np.uint8 and not as_bytes:
         advice = "Pass an .npy file of floats on the scale of the training data."
         raise DataError(
-            f"{place} has bytes, but the network was trained on floats, whose scale no image tells. {advice}"
+            f"{source} has bytes, but the network was trained on floats, whose scale no image tells. {advice}"
         )
     return names, normalised(torch.from_numpy(np.ascontiguousarray(array)), mean, std)
 
 
 def normalised(inputs: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Inputs as a network sees them: (x - mean) / std, where x is in [0, 1] if it is stored as bytes."""
+    """Inputs as a network gets them: (x - mean) / std, where bytes x are first scaled to [0, 1]."""
     values = inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs.float()
     shape = (1, -1) + (1,) * (inputs.ndim - 2)
     return (values - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
 
 
 def _with_channels(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """Images without a channel axis, or with it at the end, as the network takes them."""
+    """Images with the channel axis in front, if they have none or have it at the end."""
     if len(shape) == 3 and array.shape[1:] == tuple(shape[1:]) and shape[0] == 1:
         return array[:, None]
     if len(shape) == 3 and array.shape[1:] == (*shape[1:], shape[0]):
@@ -66,18 +66,18 @@ def _with_channels(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     return array
 
 
-def _array(place: Path) -> np.ndarray:
-    if place.suffix == ".npz":
-        arrays = read_npz(place)
+def _array(path: Path) -> np.ndarray:
+    if path.suffix == ".npz":
+        arrays = read_npz(path)
         name = next((name for name in ARRAYS if name in arrays), None)
         if name is None:
-            raise DataError(f"{place} has the arrays {', '.join(arrays)}. Name the inputs x.")
+            raise DataError(f"{path} has the arrays {', '.join(arrays)}. Name the inputs x.")
         return arrays[name]
     try:
-        found = np.load(place, allow_pickle=False)
+        array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as fault:
-        raise DamagedError(f"{place} is not an array that can be read: {fault}. Write it with numpy.save.") from fault
-    return np.asarray(found)
+        raise DamagedError(f"{path} is not an array that can be read: {fault}. Write it with numpy.save.") from fault
+    return np.asarray(array)
 
 
 def _image(file: Path, shape: Sequence[int], resize: bool) -> np.ndarray:

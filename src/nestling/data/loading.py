@@ -1,4 +1,4 @@
-"""From a name, a path or Datasets to data that is ready for training."""
+"""Loads data that is ready for training, from a name, a path or Datasets."""
 
 import difflib
 import os
@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from nestling.data.arrays import num_outputs_of
 from nestling.data.faults import DataError, MissingError
-from nestling.data.files import data_root, obtained
+from nestling.data.files import data_root, obtain
 from nestling.data.parts import WHOLE, Raw
 from nestling.data.record import Data
 from nestling.data.sources import SOURCES, OfficialSet
@@ -25,7 +25,7 @@ ALL_SPLITS = ("train", "validation", "test")
 
 
 def names() -> tuple[str, ...]:
-    """The names that ``load`` knows."""
+    """The names of the data sets that ``load`` can load."""
     return tuple(SOURCES)
 
 
@@ -40,30 +40,30 @@ def load(
     download: bool = True,
     verify: bool = True,
 ) -> Data:
-    """Load the data set called ``source``, or the one at that path, or torch Datasets; keep it in memory.
+    """Load the data set called ``source``, or the one at that path, or torch Datasets, into memory.
 
-    ``validation`` is the fraction, or if an int the number, of training examples to set aside: in proportion by class,
-    by whole patients where there are patients, by ``seed``, and never from test data. It is set aside whatever
-    ``splits`` are asked for; pass 0 to train on all. A set without a test split gives a fifth of itself for it, always
-    the same. The classes ``hold_out`` go to ``Data.held_out``, and the others are numbered anew from 0.
-    Official files are looked for in ``root`` / name (default ``$NESTLING_DATA``), fetched if ``download``, and
-    compared with their published checksums if ``verify``.
+    ``validation`` is the fraction (or, if an int, the number) of training examples to set aside. They are drawn by
+    ``seed``, in proportion to the classes, or by whole patients if there are patients, and never from test data. They
+    are set aside whichever ``splits`` are loaded; pass 0 to train on all examples. If a set has no test split, a fifth
+    of it, always the same, becomes the test split. The examples of the classes ``hold_out`` go to ``Data.held_out``,
+    and the other classes are renumbered from 0. Official files are looked for in ``root`` / name (default
+    ``$NESTLING_DATA``), fetched if ``download``, and compared with their published checksums if ``verify``.
     """
-    wanted = _wanted(splits)
+    wanted = _checked_splits(splits)
     if not isinstance(source, str | Path):
         raw = read_datasets([source] if isinstance(source, Dataset) else list(source))
-        return _ready(raw, validation, hold_out, seed, wanted)
+        return _prepared(raw, validation, hold_out, seed, wanted)
     try:
         if isinstance(source, str) and source in SOURCES:
             raw = _official(SOURCES[source], data_root(root), wanted, download, verify)
         else:
-            raw = read_path(_existing(source), wanted)
+            raw = read_path(_existing_path(source), wanted)
     except OSError as fault:
         advice = "Check that it is a file that you may read."
         raise DataError(f"{fault.filename or source} cannot be read: {fault.strerror or fault}. {advice}") from fault
-    place = str(source) if source in SOURCES else str(Path(source).expanduser().resolve())
-    again = {"source": place, "validation": validation, "hold_out": list(hold_out), "seed": seed}
-    return replace(_ready(raw, validation, hold_out, seed, wanted), loaded_with=again)
+    where = str(source) if source in SOURCES else str(Path(source).expanduser().resolve())
+    arguments = {"source": where, "validation": validation, "hold_out": list(hold_out), "seed": seed}
+    return replace(_prepared(raw, validation, hold_out, seed, wanted), loaded_with=arguments)
 
 
 def _official(source: OfficialSet, root: Path, wanted: Collection[str], download: bool, verify: bool) -> Raw:
@@ -72,22 +72,22 @@ def _official(source: OfficialSet, root: Path, wanted: Collection[str], download
         needed.insert(0, "train")
     parts = {}
     for part in needed:
-        layout, paths = obtained(source, part, root, download=download, verify=verify)
+        layout, paths = obtain(source, part, root, download=download, verify=verify)
         parts[part] = layout.read(paths)
     classes = source.classes or next(part.classes for part in parts.values())
     return Raw(source.name, source.task, classes, source.augment, parts, source.mean, source.std)
 
 
-def _ready(raw: Raw, validation: float, hold_out: Collection[int], seed: int, wanted: Collection[str]) -> Data:
+def _prepared(raw: Raw, validation: float, hold_out: Collection[int], seed: int, wanted: Collection[str]) -> Data:
     kept, held_out = without_classes(raw, hold_out)
     parts = with_test(kept).parts
-    of_train = parts.get("train") or next(iter(parts.values()))
+    train_part = parts.get("train") or next(iter(parts.values()))
     mean, std = raw.mean, raw.std
     if mean is None or std is None:
-        mean, std = mean_and_std(of_train.split.inputs)
-    divided = with_validation(replace(kept, parts=parts), validation, seed).parts
-    chosen = {name: part.split for name, part in divided.items() if name in wanted}
-    _complete(raw.name, chosen, wanted)
+        mean, std = mean_and_std(train_part.split.inputs)
+    divided_parts = with_validation(replace(kept, parts=parts), validation, seed).parts
+    chosen = {name: part.split for name, part in divided_parts.items() if name in wanted}
+    _check_splits(raw.name, chosen, wanted)
     num_outputs = len(kept.classes) or num_outputs_of(list(parts.values()), raw.name)
     return Data(
         name=raw.name,
@@ -104,28 +104,28 @@ def _ready(raw: Raw, validation: float, hold_out: Collection[int], seed: int, wa
     )
 
 
-def _complete(name: str, chosen: dict[str, Split], wanted: Collection[str]) -> None:
+def _check_splits(name: str, chosen: dict[str, Split], wanted: Collection[str]) -> None:
     if not chosen or ("train" in wanted and "train" not in chosen):
-        there = f"only {', '.join(chosen)}" if chosen else "none of these"
-        raise DataError(f"{name} was asked for {', '.join(wanted)}, but has {there}. Ask for other splits.")
+        existing = f"only {', '.join(chosen)}" if chosen else "none of these"
+        raise DataError(f"{name} was asked for {', '.join(wanted)}, but has {existing}. Ask for other splits.")
     for split, examples in chosen.items():
         if len(examples) == 0:
             raise DataError(f"{name} has too few examples for a split {split!r}: it would be empty. Ask for others.")
 
 
-def _wanted(splits: Collection[str]) -> Collection[str]:
+def _checked_splits(splits: Collection[str]) -> Collection[str]:
     if isinstance(splits, str) or not splits or not set(splits) <= set(ALL_SPLITS):
         advice = 'For example splits=("test",).'
         raise ArgumentError("splits", repr(splits), f"some of {', '.join(ALL_SPLITS)}", advice)
     return splits
 
 
-def _existing(source: str | Path) -> Path:
+def _existing_path(source: str | Path) -> Path:
     path = Path(source).expanduser()
     if path.exists():
         return path
     if isinstance(source, Path) or os.sep in source or path.suffix:
         raise MissingError(f"{path} does not exist. Pass the path of an .npz file or of a folder of images.")
-    near = difflib.get_close_matches(source.lower().replace("-", "_"), names(), n=1, cutoff=0.5)
-    guess = f"did you mean {near[0]!r}? " if near else ""
+    matches = difflib.get_close_matches(source.lower().replace("-", "_"), names(), n=1, cutoff=0.5)
+    guess = f"did you mean {matches[0]!r}? " if matches else ""
     raise MissingError(f"there is no data set {source!r}: {guess}The names are {', '.join(names())}.")

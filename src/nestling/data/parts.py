@@ -1,4 +1,4 @@
-"""What a reader hands over, before it is split: arrays that were checked, and what they mean."""
+"""What a reader returns before the data is split: checked arrays, and what they mean."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +18,9 @@ WHOLE = "whole"
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Examples of one part of a set; examples of one of the ``groups`` are never separated.
+    """Examples of one part of a data set; examples of the same group in ``groups`` are never separated.
 
-    ``classes`` are their names where only the files know them.
+    ``classes`` are the names of the classes if only the files give them.
     """
 
     split: Split
@@ -30,7 +30,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """Parts by name: train, validation and test as their makers split them, or ``whole``."""
+    """Parts by name: train, validation and test if the data set is published split, or ``whole``."""
 
     name: str
     task: Task
@@ -42,7 +42,7 @@ class Raw:
 
 
 def labelled(images: NDArray[Any], labels: NDArray[Any], num_classes: int, where: str) -> Part:
-    """Images as they are with labels in 0..``num_classes`` - 1, of an official file called ``where``."""
+    """Unchanged images, with labels in 0..``num_classes`` - 1, of an official file called ``where``."""
     if len(images) != len(labels):
         raise DamagedError(f"{where} has {len(images)} images and {len(labels)} labels. Fetch both files again.")
     if len(labels) == 0 or labels.min() < 0 or labels.max() >= num_classes:
@@ -52,5 +52,5 @@ def labelled(images: NDArray[Any], labels: NDArray[Any], num_classes: int, where
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
-    """A tensor with memory of its own, in order."""
+    """A contiguous tensor with a copy of the array."""
     return torch.from_numpy(np.array(array, order="C", copy=True))

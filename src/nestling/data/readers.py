@@ -1,4 +1,4 @@
-"""One reader for each official layout: the paths of its files in, a checked part out."""
+"""One reader per official layout: takes the paths of its files and returns a checked part."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,24 +24,24 @@ TINY_TOP = "tiny-imagenet-200/"
 
 
 def digits(paths: Sequence[Path]) -> Part:
-    """The digits that come with scikit-learn, 8x8, their grey levels 0..16 stretched over a byte."""
+    """The digits that come with scikit-learn, 8x8, with grey levels 0..16 scaled to 0..255."""
     images, labels = _digits()
     return labelled(np.round(images * 255).astype(np.uint8)[:, None], labels, 10, "digits")
 
 
 CLUTTER_COPIES, CLUTTER_PIECES, CLUTTER_NOISE, CLUTTER_SIZE = 3, 2, 0.15, 32
-"""Images of each digit, pieces of other digits in an image, the noise of a pixel, and the pixels of a side."""
+"""Images per digit, pieces of other digits per image, standard deviation of the pixel noise, and side length."""
 
 
 def cluttered_digits(paths: Sequence[Path]) -> Part:
-    """The same digits, twice as large, each at three random places among pieces of others, in noise; always the same.
+    """The same digits, twice as large, each at three random positions among pieces of other digits, with noise.
 
-    The images of one digit are a group, so that no digit is the subject of both training and test images; pieces come
-    from all digits.
+    The images are the same in every call. The images of one digit are a group, so that no digit is the subject of both
+    training and test images; pieces come from all digits.
     """
     images, labels = _digits()
     images = images.repeat(2, axis=1).repeat(2, axis=2)
-    random = np.random.RandomState(0)  # of this class numpy promises that its numbers never change
+    random = np.random.RandomState(0)  # numpy guarantees that the numbers of this class never change
     scenes = [_scene(images, number, random) for _ in range(CLUTTER_COPIES) for number in range(len(images))]
     inputs = np.round(np.stack(scenes).clip(0, 1) * 255).astype(np.uint8)[:, None]
     part = labelled(inputs, np.tile(labels, CLUTTER_COPIES), 10, "cluttered_digits")
@@ -49,7 +49,7 @@ def cluttered_digits(paths: Sequence[Path]) -> Part:
 
 
 def _scene(images: NDArray[np.float64], number: int, random: np.random.RandomState) -> NDArray[np.float64]:
-    """One digit of (N, S, S) among quarters of others, the brighter pixel in front."""
+    """One digit of (N, S, S) among quarters of other digits; where they overlap, the brighter pixel is taken."""
     scene = np.zeros((CLUTTER_SIZE, CLUTTER_SIZE))
     side = images.shape[1]
     for _ in range(CLUTTER_PIECES):
@@ -62,16 +62,16 @@ def _scene(images: NDArray[np.float64], number: int, random: np.random.RandomSta
 
 
 def _put(scene: NDArray[np.float64], piece: NDArray[np.float64], random: np.random.RandomState) -> None:
-    """Lay a square piece at a random place of a scene."""
+    """Put a square piece at a random position of a scene."""
     side = len(piece)
     row, column = random.randint(CLUTTER_SIZE - side + 1, size=2)
-    place = scene[row : row + side, column : column + side]
-    np.maximum(place, piece, out=place)
+    window = scene[row : row + side, column : column + side]
+    np.maximum(window, piece, out=window)
 
 
 def _digits() -> tuple[NDArray[np.float64], NDArray[Any]]:
     """The digits that come with scikit-learn, in [0, 1], and their labels."""
-    from sklearn.datasets import load_digits  # slow to import, and of use here only
+    from sklearn.datasets import load_digits  # slow to import, and used only here
 
     bunch = load_digits()
     return bunch.images / 16, bunch.target
@@ -94,12 +94,12 @@ def cifar_python(contents: Sequence[bytes], where: str, num_classes: int) -> Par
     return _cifar([images for images, _ in batches], [labels for _, labels in batches], where, num_classes)
 
 
-def loose(paths: Sequence[Path], names: Sequence[str]) -> list[bytes]:
-    """The contents of files that lie in a folder."""
+def from_files(paths: Sequence[Path], names: Sequence[str]) -> list[bytes]:
+    """The contents of separate files."""
     return [path.read_bytes() for path in paths]
 
 
-def in_tar(paths: Sequence[Path], names: Sequence[str]) -> list[bytes]:
+def from_tar(paths: Sequence[Path], names: Sequence[str]) -> list[bytes]:
     """The contents of the files called ``names`` in the archive that is the only path."""
     return read_tar(paths[0], names)
 
@@ -127,8 +127,8 @@ def lidc(paths: Sequence[Path]) -> Part:
     images, masks, ids = (arrays.get(key, np.empty(0)) for key in ("images", "masks", "ids"))
     alike = images.ndim == 3 and masks.ndim == 4 and masks.shape[2:] == images.shape[1:] and ids.ndim == 2
     if not alike or not len(images) == len(masks) == len(ids) or {images.dtype, masks.dtype} != {np.dtype(np.uint8)}:
-        needed = "bytes images (N, H, W), bytes masks (N, R, H, W) and ids (N, 3), patient first"
-        raise DamagedError(f"{paths[0]} must hold {needed}. Replace it.")
+        needed = "byte images (N, H, W), byte masks (N, R, H, W) and ids (N, 3), patient first"
+        raise DamagedError(f"{paths[0]} must have {needed}. Replace it.")
     if masks.size and masks.max() > 1:
         raise DamagedError(f"{paths[0]}: masks must be 0 or 1, but go up to {masks.max()}. Replace it.")
     patients = torch.from_numpy(ids[:, 0].astype(np.int64))
@@ -136,7 +136,7 @@ def lidc(paths: Sequence[Path]) -> Part:
 
 
 def tiny_folder(paths: Sequence[Path], part: str) -> Part:
-    """Tiny ImageNet as its archive unpacks; the last path is ``wnids.txt``, beside which the parts lie."""
+    """Tiny ImageNet as its archive unpacks; the last path is ``wnids.txt``, and the parts are in the same folder."""
     return _tiny(FolderTree(paths[-1].parent), part)
 
 

@@ -17,12 +17,12 @@ SPLITS = ("train", "validation", "test", "held_out")
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Splits that were not asked for, or do not exist, are None.
+    """A data set in memory; splits that were not asked for, or do not exist, are None.
 
-    ``held_out`` has the examples of the classes that were held out, with the labels that the whole set gives them.
-    ``loaded_with`` are the arguments of ``load`` that give it again, None if they can't be written down.
-    ``mean`` and ``std`` have one entry per channel of an image or per feature of a vector; those of inputs that are
-    stored as bytes are in [0, 1], those of others in their own unit. ``augment`` is what suits training on this set.
+    ``held_out`` has the examples of the classes that were held out, with their labels in the whole set.
+    ``loaded_with`` are the arguments of ``load`` that load this data again, None if they can't be written as JSON.
+    ``mean`` and ``std`` have one entry per channel of an image or per feature of a vector; bytes are first scaled to
+    [0, 1], other inputs are not scaled. ``augment`` is the augmentation that suits training on this set.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Data:
 
     @property
     def splits(self) -> dict[str, Split]:
-        """The splits that are there, by name."""
+        """The splits that exist, by name."""
         all_splits = (self.train, self.validation, self.test, self.held_out)
         return {name: split for name, split in zip(SPLITS, all_splits, strict=True) if split is not None}
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over every split: it changes with any byte of any example, and with the way they are split."""
+        """SHA-256 over all splits: it changes with any byte of any example, and with how the examples are split."""
         digest = hashlib.sha256()
         for name, split in self.splits.items():
             for tensor in (split.inputs, split.targets):
@@ -62,8 +62,8 @@ class Data:
     def split(self, name: str) -> Split:
         """The split called ``name``: train, validation, test or held_out."""
         if name not in self.splits:
-            there = ", ".join(self.splits)
-            raise DataError(f"{self.name} was loaded without a split {name!r}; it has {there}. Ask load() for it.")
+            existing = ", ".join(self.splits)
+            raise DataError(f"{self.name} was loaded without a split {name!r}; it has {existing}. Ask load() for it.")
         return self.splits[name]
 
     def batches(
@@ -82,5 +82,5 @@ class Data:
         return Batches(examples, batch_size, self.mean, self.std, shuffle, augment, seed, drop_last, grader)
 
     def normalised_like(self, other: "Data") -> "Data":
-        """This data with the mean and std of ``other``: a network must see strange data as it saw its own."""
+        """This data with the mean and std of ``other``, for a network trained on ``other`` (out-of-distribution)."""
         return replace(self, mean=other.mean, std=other.std)

@@ -1,4 +1,4 @@
-"""The data sets by name: which files hold them, how each is read, and where it comes from."""
+"""The named data sets: their files, how each is read, and where it comes from."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ Reader = Callable[[Sequence[Path]], Part]
 
 
 class Layout(NamedTuple):
-    """One way in which a part lies on disk: files (or folders, with a slash at the end), and who reads them."""
+    """One way in which a part is stored: files (or folders, with a final slash), and the function that reads them."""
 
     files: tuple[str, ...]
     read: Reader
@@ -24,11 +24,11 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True)
 class OfficialSet:
-    """A data set: for each part its layouts, of which the first that is there is read.
+    """A data set with the layouts of each part, of which the first one whose files are present is read.
 
-    ``downloads`` are the files to fetch from ``url`` for each part; ``sizes`` what the official parts hold. Where
-    ``classes`` is empty, the files name them. ``mean`` and ``std`` are those of the official training images as
-    published, so that every load of a set normalises alike; where they are None they are computed.
+    ``downloads`` are the files to fetch from ``url`` per part; ``sizes`` are the numbers of examples of the official
+    parts. If ``classes`` is empty, the files name the classes. ``mean`` and ``std`` are the published ones of the
+    official training images, so that every load of a set is normalised alike; if they are None they are computed.
     """
 
     name: str
@@ -48,7 +48,7 @@ def _idx(name: str, url: str, classes: tuple[str, ...], mean: float, std: float)
     stems = {part: (f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte") for part, prefix in _IDX.items()}
     suffixes = list(product((".gz", ""), repeat=2))
     layouts = {
-        part: tuple(Layout((images + a, labels + b), readers.idx_pair) for a, b in suffixes)
+        part: tuple(Layout((images + first, labels + second), readers.idx_pair) for first, second in suffixes)
         for part, (images, labels) in stems.items()
     }
     downloads = {part: tuple(f"{stem}.gz" for stem in pair) for part, pair in stems.items()}
@@ -92,13 +92,13 @@ def _cifar_layouts(
     decode: Callable[[Sequence[bytes], str, int], Part],
     num_classes: int,
 ) -> tuple[Layout, ...]:
-    """The files of one part: loose, in the folder that the archive unpacks to, and in the archive."""
+    """The layouts of one part: separate files, the folder that the archive unpacks to, and the archive."""
     inside = tuple(f"{folder}/{name}" for name in names)
 
     def read(paths: Sequence[Path], contents: Callable[[Sequence[Path], Sequence[str]], list[bytes]]) -> Part:
         return decode(contents(paths, inside), str(paths[0]), num_classes)
 
-    from_files, from_tar = partial(read, contents=readers.loose), partial(read, contents=readers.in_tar)
+    from_files, from_tar = partial(read, contents=readers.from_files), partial(read, contents=readers.from_tar)
     return Layout(tuple(names), from_files), Layout(inside, from_files), Layout((archive,), from_tar)
 
 

@@ -1,4 +1,4 @@
-"""Inputs and targets held in memory, one row an example."""
+"""Inputs and targets kept in memory, one row per example."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from nestling.errors import ShapeError
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Examples that belong together.
+    """The examples of one split.
 
     ``inputs`` are uint8 or float32, images (N, C, H, W) or vectors (N, D). ``targets`` are int64 (N,) for
     classification, uint8 (N, R, H, W) by R graders for segmentation, float32 (N, D) for regression.
@@ -25,14 +25,14 @@ class Split:
             raise ShapeError("targets", given, "one per input", "Check that both come from the same examples.")
 
     def __repr__(self) -> str:
-        parts = (f"{name} {tuple(own.shape)} {own.dtype}" for name, own in vars(self).items())
+        parts = (f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in vars(self).items())
         return f"Split({', '.join(parts)})"
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def subset(self, index: Tensor) -> "Split":
-        """The examples at the places ``index``, in that order."""
+        """The examples at the positions ``index``, in that order."""
         return Split(self.inputs[index], self.targets[index])
 
 

@@ -1,4 +1,4 @@
-"""Which examples go where: held-out classes, a validation split, and a test split for sets that have none."""
+"""Splits examples: held-out classes, a validation split, and a test split for sets that have none."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -16,11 +16,11 @@ TEST_FRACTION = 0.2
 TEST_SEED = 0
 
 
-def without_classes(raw: Raw, held: Collection[int]) -> tuple[Raw, Split | None]:
-    """The set without the classes ``held``, the others numbered anew from 0; and the examples of those classes."""
-    if not held:
+def without_classes(raw: Raw, hold_out: Collection[int]) -> tuple[Raw, Split | None]:
+    """The set without the classes ``hold_out``, the others renumbered from 0; and the examples of ``hold_out``."""
+    if not hold_out:
         return raw, None
-    classes = sorted(set(held))
+    classes = sorted(set(hold_out))
     if raw.task != "classification" or not set(classes) < set(range(len(raw.classes))):
         given = f"{', '.join(map(str, classes))} of {raw.name}"
         needed = (
@@ -28,32 +28,32 @@ def without_classes(raw: Raw, held: Collection[int]) -> tuple[Raw, Split | None]
         )
         raise ArgumentError("hold_out", given, needed, "Check the numbers of the classes.")
     kept = [number for number in range(len(raw.classes)) if number not in classes]
-    number = torch.full((len(raw.classes),), -1)
-    number[kept] = torch.arange(len(kept))
-    parts = {name: _renumbered(part, number) for name, part in raw.parts.items()}
-    strangers = [_of_classes(part.split, number < 0) for part in raw.parts.values()]
-    return replace(raw, classes=tuple(raw.classes[kept_one] for kept_one in kept), parts=parts), joined(strangers)
+    new_numbers = torch.full((len(raw.classes),), -1)
+    new_numbers[kept] = torch.arange(len(kept))
+    parts = {name: _renumbered(part, new_numbers) for name, part in raw.parts.items()}
+    held_out = [_of_classes(part.split, new_numbers < 0) for part in raw.parts.values()]
+    return replace(raw, classes=tuple(raw.classes[number] for number in kept), parts=parts), joined(held_out)
 
 
 def with_test(raw: Raw) -> Raw:
-    """The set with a fifth of it set aside for testing where its makers made no split, always the same fifth."""
+    """The set with a fifth set aside for testing if it is published without a test split, always the same fifth."""
     if WHOLE not in raw.parts:
         return raw
     part = raw.parts[WHOLE]
-    rest, taken = _divided(part, raw.task, round(TEST_FRACTION * len(part.split)), TEST_SEED)
-    return replace(raw, parts={"train": rest, "test": taken})
+    train, test = _divide(part, raw.task, round(TEST_FRACTION * len(part.split)), TEST_SEED)
+    return replace(raw, parts={"train": train, "test": test})
 
 
 def with_validation(raw: Raw, validation: float, seed: int) -> Raw:
-    """The set with a validation part taken from its training part, unless it has one of its own."""
-    wanted = _number(validation, raw)
-    if "validation" in raw.parts or "train" not in raw.parts or not wanted:
+    """The set with a validation part taken from its training part, unless it already has one."""
+    number = _num_validation(validation, raw)
+    if "validation" in raw.parts or "train" not in raw.parts or not number:
         return raw
-    rest, taken = _divided(raw.parts["train"], raw.task, wanted, seed)
-    return replace(raw, parts=raw.parts | {"train": rest, "validation": taken})
+    train, validation_part = _divide(raw.parts["train"], raw.task, number, seed)
+    return replace(raw, parts=raw.parts | {"train": train, "validation": validation_part})
 
 
-def _number(validation: float, raw: Raw) -> int:
+def _num_validation(validation: float, raw: Raw) -> int:
     total = len(raw.parts["train"].split) if "train" in raw.parts else 0
     if isinstance(validation, bool) or not isinstance(validation, int | float) or not validation >= 0:
         raise RangeError("validation", repr(validation), "a fraction in [0, 1) or a number of examples", "Try 0.1.")
@@ -64,21 +64,21 @@ def _number(validation: float, raw: Raw) -> int:
     return number
 
 
-def _divided(part: Part, task: Task, number: int, seed: int) -> tuple[Part, Part]:
-    """The part without, and with only, about ``number`` examples."""
-    noise = generator(Purpose.SPLIT, seed)
+def _divide(part: Part, task: Task, number: int, seed: int) -> tuple[Part, Part]:
+    """Divide a part in two: all except about ``number`` of its examples, and those examples."""
+    random = generator(Purpose.SPLIT, seed)
     if part.groups is not None:
-        taken = _by_group(part.groups, number, noise)
+        taken = _taken_by_group(part.groups, number, random)
     elif task == "classification":
-        taken = _by_class(part.split.targets, number, noise)
+        taken = _taken_by_class(part.split.targets, number, random)
     else:
         taken = torch.zeros(len(part.split), dtype=torch.bool)
-        taken[torch.randperm(len(part.split), generator=noise)[:number]] = True
+        taken[torch.randperm(len(part.split), generator=random)[:number]] = True
     return _rows(part, ~taken), _rows(part, taken)
 
 
-def _by_class(labels: Tensor, number: int, noise: torch.Generator) -> Tensor:
-    """A mask of ``number`` examples, of each class in proportion, that leaves at least one example of each class."""
+def _taken_by_class(labels: Tensor, number: int, random: torch.Generator) -> Tensor:
+    """A mask of ``number`` examples, in proportion to the classes, that leaves at least one example of each class."""
     sizes = torch.bincount(labels)
     shares = sizes * (number / len(labels))
     quota = shares.floor().long()
@@ -88,24 +88,24 @@ def _by_class(labels: Tensor, number: int, noise: torch.Generator) -> Tensor:
     taken = torch.zeros(len(labels), dtype=torch.bool)
     for label, share in enumerate(quota.tolist()):
         members = torch.nonzero(labels == label).view(-1)
-        taken[members[torch.randperm(len(members), generator=noise)[:share]]] = True
+        taken[members[torch.randperm(len(members), generator=random)[:share]]] = True
     return taken
 
 
-def _by_group(groups: Tensor, number: int, noise: torch.Generator) -> Tensor:
-    """A mask of whole groups, drawn until they hold ``number`` examples; one group always stays."""
+def _taken_by_group(groups: Tensor, number: int, random: torch.Generator) -> Tensor:
+    """A mask of whole groups, drawn until they have ``number`` examples; at least one group is left out."""
     names = torch.unique(groups)
     taken = torch.zeros(len(groups), dtype=torch.bool)
-    for place in torch.randperm(len(names), generator=noise).tolist()[:-1]:
+    for index in torch.randperm(len(names), generator=random).tolist()[:-1]:
         if int(taken.sum()) >= number:
             break
-        taken |= groups == names[place]
+        taken |= groups == names[index]
     return taken
 
 
-def _renumbered(part: Part, number: Tensor) -> Part:
-    kept = _rows(part, number[part.split.targets] >= 0)
-    return replace(kept, split=Split(kept.split.inputs, number[kept.split.targets]))
+def _renumbered(part: Part, new_numbers: Tensor) -> Part:
+    kept = _rows(part, new_numbers[part.split.targets] >= 0)
+    return replace(kept, split=Split(kept.split.inputs, new_numbers[kept.split.targets]))
 
 
 def _of_classes(split: Split, chosen: Tensor) -> Split:

@@ -1,10 +1,10 @@
-"""A user's own data: an .npz file, a folder of images, or torch Datasets.
+"""Reads a user's data: an .npz file, a folder of images, or torch Datasets.
 
-An .npz file holds inputs and targets under one of the pairs of names in ``PAIRS``. With a suffix, such as ``x_train``
-and ``y_train``, they are that split; without, the whole, of which a fifth is set aside for testing. Whole numbers are
-classes, real numbers are regression, masks of bytes are segmentation.
+An .npz file has inputs and targets under one of the pairs of names in ``PAIRS``. With a suffix, such as ``x_train``
+and ``y_train``, they are that split. Without a suffix they are the whole set, of which a fifth is set aside for
+testing. Targets that are whole numbers mean classification, real numbers regression, masks of bytes segmentation.
 
-A folder holds ``<class>/<image>``, or ``train/<class>/<image>`` and the like beside it.
+A folder has images as ``<class>/<image>``, or one such folder per split, such as ``train/<class>/<image>``.
 """
 
 from collections.abc import Collection, Sequence
@@ -37,7 +37,7 @@ def read_path(path: Path, wanted: Collection[str]) -> Raw:
 
 
 def read_datasets(datasets: Sequence["Dataset[Any]"]) -> Raw:
-    """Datasets of pairs (input, target): one is the whole; two are train and test; three have validation between."""
+    """Datasets of pairs (input, target): the whole set, or train and test, or train, validation and test."""
     names = {1: (WHOLE,), 2: ("train", "test"), 3: ("train", "validation", "test")}.get(len(datasets))
     if names is None or not all(isinstance(dataset, Dataset) for dataset in datasets):
         given = ", ".join(type(dataset).__name__ for dataset in datasets) or "nothing"
@@ -57,12 +57,12 @@ def _npz(path: Path) -> Raw:
                 parts[name] = part_of(arrays.pop(x + suffix), arrays.pop(y + suffix), where)
     if not parts or (WHOLE in parts and len(parts) > 1):
         raise DataError(f"{path} has the arrays {_listed(arrays)}. {_NPZ_ADVICE}")
-    if any(stray in arrays for stray in _KNOWN):
+    if any(name in arrays for name in _ARRAY_NAMES):
         raise DataError(f"{path} has {_listed(arrays)} without the array that goes with it. {_NPZ_ADVICE}")
     return _raw(path.stem, parts)
 
 
-_KNOWN = {name + suffix for pair in PAIRS for name in pair for suffix in SUFFIXES}
+_ARRAY_NAMES = {name + suffix for pair in PAIRS for name in pair for suffix in SUFFIXES}
 _NPZ_ADVICE = "Save inputs and targets as x and y, or as x_train, y_train, x_test, y_test (x_validation, y_validation)."
 
 
@@ -72,19 +72,19 @@ def _listed(arrays: Arrays) -> str:
 
 def _folder(path: Path, wanted: Collection[str]) -> Raw:
     present = {split: path / folder for folder, split in FOLDERS.items() if (path / folder).is_dir()}
-    split_up = "train" in present or "test" in present
-    folders = {split: place for split, place in present.items() if split in wanted} if split_up else {WHOLE: path}
-    if split_up and "train" in present and "validation" in wanted and "validation" not in present:
+    has_splits = "train" in present or "test" in present
+    folders = {split: folder for split, folder in present.items() if split in wanted} if has_splits else {WHOLE: path}
+    if has_splits and "train" in present and "validation" in wanted and "validation" not in present:
         folders["train"] = present["train"]
     if not folders:
         raise MissingError(f"{path} has the splits {', '.join(present)}, none of which was asked for. Ask for one.")
-    names = {split: _images_by_class(place) for split, place in folders.items()}
-    classes = sorted({folder for of_split in names.values() for folder in of_split.values()})
-    strange = set(classes) - set(names["train"].values()) if "train" in names else set()
-    if strange:
-        raise DataError(f"{path} has the class {min(strange)} outside of train only. Add it to train or remove it.")
-    colour = any(has_colour(FolderTree(place), list(names[split])) for split, place in folders.items())
-    parts = {split: _image_part(place, names[split], classes, colour) for split, place in folders.items()}
+    names = {split: _images_by_class(folder) for split, folder in folders.items()}
+    classes = sorted({folder for split_names in names.values() for folder in split_names.values()})
+    unknown = set(classes) - set(names["train"].values()) if "train" in names else set()
+    if unknown:
+        raise DataError(f"{path} has the class {min(unknown)} outside of train only. Add it to train or remove it.")
+    colour = any(has_colour(FolderTree(folder), list(names[split])) for split, folder in folders.items())
+    parts = {split: _image_part(folder, names[split], classes, colour) for split, folder in folders.items()}
     return Raw(path.name, "classification", tuple(classes), "none", parts)
 
 
@@ -102,7 +102,7 @@ def _image_part(folder: Path, names: dict[str, str], classes: list[str], colour:
 
 
 def _stacked(dataset: "Dataset[Any]", name: str) -> Part:
-    """Every example once, kept in memory; what a Dataset does at random is done once and then fixed."""
+    """Every example of a Dataset, read once and kept in memory; its random transforms are so applied only once."""
     try:
         pairs = [dataset[place] for place in range(len(dataset))]  # type: ignore[arg-type]
         x, y = (np.stack([np.asarray(pair[side]) for pair in pairs]) for side in (0, 1))

@@ -30,8 +30,8 @@ def molchanov_kl(log_alpha: Tensor) -> Tensor:
 def bn3_regulariser(log_alpha: Tensor, amplitude: float = 0.7294) -> Tensor:
     """BN3's eq. 20 as its code has it (erratum E6): a **regulariser, not a KL**; negative for alpha above 0.53.
 
-    0.5 log(1 + 1/alpha) - amplitude * exp(-e^a4 (a2 + a3 log alpha)^2), with its minimum at alpha = 2.81, to which it
-    pulls the noise. The released amplitude misses -KL + 0.6352 by 0.134 on its own fit range [-5, 0.5];
+    0.5 log(1 + 1/alpha) - amplitude * exp(-e^a4 (a2 + a3 log alpha)^2) has its minimum at alpha = 2.81 and pulls the
+    noise towards it. The released amplitude differs from -KL + 0.6352 by up to 0.134 on its fit range [-5, 0.5];
     ``bn3_refitted_regulariser`` is within 0.0095 there.
     """
     floating_tensor("log_alpha", log_alpha)
@@ -60,17 +60,17 @@ def gaussian_kl(mean: Tensor, log_variance: Tensor, prior_std: float) -> Tensor:
 def kumaraswamy_beta_kl(a: Tensor, b: Tensor, c: float) -> Tensor:
     """KL(Kumaraswamy(a, b) || Beta(c, 1)) with c = alpha / K (BB eq. 16, erratum E34).
 
-    (a - c)/a (-gamma - psi(b) - 1/b) + log(ab/c) - (b - 1)/b, where psi(b) + 1/b is written psi(1 + b) so that nothing
-    cancels for small b.
+    (a - c)/a (-gamma - psi(b) - 1/b) + log(ab/c) - (b - 1)/b. psi(b) + 1/b is written psi(1 + b), to avoid cancellation
+    for small b.
     """
     positive_number("c", c)
     return (c - a) / a * (EULER_GAMMA + torch.digamma(1 + b)) + a.log() + b.log() - math.log(c) - 1 + 1 / b
 
 
 def truncated_log_normal_kl(mean: Tensor, log_std: Tensor, low: float, high: float) -> Tensor:
-    """KL of log z ~ N(mean, std^2) cut to [low, high] from the uniform on it (structured Bayesian pruning).
+    """KL of log z ~ N(mean, std^2) truncated to [low, high] from the uniform distribution there (SBP).
 
-    Well conditioned for ``mean`` within [low, high], which is what the gate holds it to.
+    Well conditioned for ``mean`` within [low, high]; the gate clamps it to that interval.
     """
     positive_number("high - low", high - low)
     std = log_std.exp()
@@ -89,15 +89,15 @@ def bernoulli_kl(logits: Tensor, prior_prob: float) -> Tensor:
 
 
 def categorical_kl(log_q: Tensor, log_p: Tensor) -> Tensor:
-    """sum_j q_j log(q_j / p_j) over the last axis: the order-order term Phi1 of BN3 (one KL, erratum E12).
+    """sum_j q_j log(q_j / p_j) over the last axis: BN3's term Phi1 between orders (one KL, erratum E12).
 
-    States that ``q`` never visits add nothing; a state that ``p`` excludes and ``q`` visits makes it infinite.
+    States with q_j = 0 add nothing; a state with p_j = 0 and q_j > 0 makes the KL infinite.
     """
     ratio = (log_q - log_p).masked_fill(log_q == -torch.inf, 0)
     return (log_q.exp() * ratio).sum(-1)
 
 
 def _normal_moment(x: Tensor) -> Tensor:
-    """x phi(x) of the standard normal density, zero instead of inf * 0 far out."""
+    """x phi(x) of the standard normal density; zero instead of inf * 0 for large x."""
     x = x.clamp(-40, 40)
     return x * torch.exp(-0.5 * x.square()) / math.sqrt(2 * math.pi)

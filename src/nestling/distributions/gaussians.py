@@ -1,7 +1,7 @@
-"""Closed forms of Gaussians that are independent of each other, each by its mean and its variance.
+"""Closed forms for functions of independent Gaussians, each of which is given by its mean and its variance.
 
-A function of them comes with its slopes, the means of its derivatives: what the function does to a small shift of a
-mean, and the best line through it for inputs so distributed.
+A function comes with its slopes, the means of its derivatives: they say how its mean changes with a small shift of an
+input's mean, and are the best linear fit to the function for such inputs.
 """
 
 import math
@@ -13,63 +13,64 @@ from torch import Tensor
 Pair = tuple[Tensor, Tensor]
 """The means and the variances of some elements."""
 _DENSITY = 0.5 / math.sqrt(math.pi)
-"""What makes the density of ``_above_zero`` one."""
+"""Normalises the density that ``_above_zero`` returns."""
 
 
 class Sloped(NamedTuple):
-    """The mean and the variance of a function of some elements, and its slope in the mean of each of them."""
+    """The mean and the variance of a function of some elements, and its slope for the mean of each element."""
 
     mean: Tensor
     variance: Tensor
     slopes: list[Tensor]
 
     def left_over(self, variances: list[Tensor]) -> Tensor:
-        """The variance that the slopes do not account for, given those of the elements."""
+        """The variance that a linear function with these slopes does not explain, given the elements' variances."""
         squares = [slope.square() for slope in self.slopes]
-        rest = torch.addcmul(self.variance, squares[0], variances[0], value=-1)
+        remaining = torch.addcmul(self.variance, squares[0], variances[0], value=-1)
         for square, variance in zip(squares[1:], variances[1:], strict=True):
-            rest.addcmul_(square, variance, value=-1)
-        return rest.clamp_min_(0)
+            remaining.addcmul_(square, variance, value=-1)
+        return remaining.clamp_min_(0)
 
 
 def rectified(mean: Tensor, variance: Tensor) -> Sloped:
-    """ReLU of each element: exact."""
-    above, density, spread = _above_zero(mean, variance)
-    first = torch.mul(mean, above).addcmul_(spread, density, value=_DENSITY)
+    """ReLU of each element, exactly."""
+    above, density, scaled_std = _above_zero(mean, variance)
+    first = torch.mul(mean, above).addcmul_(scaled_std, density, value=_DENSITY)
     # E x^2 - (E x)^2 with E x^2 = variance * above + mean * E x
     second = torch.mul(variance, above).addcmul_(mean - first, first).clamp_min_(0)
     return Sloped(first, second, [above])
 
 
 def largest(parts: list[Pair]) -> Sloped:
-    """The largest of several, two at a time: exact for two, each of which is taken for a Gaussian from there on."""
-    found = [Sloped(mean, variance, []) for mean, variance in parts]
-    while len(found) > 1:
-        odd = found[len(found) // 2 * 2 :]
-        found = [_larger(*pair) for pair in zip(found[::2], found[1::2], strict=False)] + odd
-    alone = found[0]
+    """The largest of several elements, two at a time: exact for two, whose maximum is then treated as a Gaussian."""
+    remaining = [Sloped(mean, variance, []) for mean, variance in parts]
+    while len(remaining) > 1:
+        odd = remaining[len(remaining) // 2 * 2 :]
+        remaining = [_larger(*pair) for pair in zip(remaining[::2], remaining[1::2], strict=False)] + odd
+    alone = remaining[0]
     return alone._replace(slopes=alone.slopes or [torch.ones_like(alone.mean)])
 
 
-def _larger(one: Sloped, other: Sloped) -> Sloped:
+def _larger(first: Sloped, second: Sloped) -> Sloped:
     """The larger of two independent Gaussians (Clark 1961)."""
-    apart = one.mean - other.mean
-    first, density, spread = _above_zero(apart, one.variance + other.variance)
-    # around the mean of the second, so that nothing large cancels
-    gain = torch.mul(apart, first).addcmul_(spread, density, value=_DENSITY)
-    square = torch.addcmul(other.variance, one.variance - other.variance, first)
-    square.addcmul_(apart, gain).addcmul_(gain, gain, value=-1)
-    slopes = [first * own for own in one.slopes] or [first]
-    rest = 1 - first
-    return Sloped(other.mean + gain, square.clamp_min_(0), slopes + ([rest * own for own in other.slopes] or [rest]))
+    difference = first.mean - second.mean
+    probability, density, scaled_std = _above_zero(difference, first.variance + second.variance)
+    # relative to the mean of the second, to avoid cancellation of large numbers
+    gain = torch.mul(difference, probability).addcmul_(scaled_std, density, value=_DENSITY)
+    square = torch.addcmul(second.variance, first.variance - second.variance, probability)
+    square.addcmul_(difference, gain).addcmul_(gain, gain, value=-1)
+    slopes = [probability * slope for slope in first.slopes] or [probability]
+    complement = 1 - probability
+    slopes += [complement * slope for slope in second.slopes] or [complement]
+    return Sloped(second.mean + gain, square.clamp_min_(0), slopes)
 
 
 def _above_zero(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """That a Gaussian is above zero: its probability; the density at zero but for constants; and root 2 times the std.
+    """The probability that a Gaussian is above zero, its unnormalised density at zero, and sqrt(2) times its std.
 
-    The mean of what is above zero is mean * probability + ``_DENSITY`` * spread * density.
+    The mean of its ReLU is mean * probability + ``_DENSITY`` * scaled_std * density.
     """
-    spread = variance.clamp_min(torch.finfo(variance.dtype).tiny).mul_(2).sqrt_()
-    ratio = mean / spread
+    scaled_std = variance.clamp_min(torch.finfo(variance.dtype).tiny).mul_(2).sqrt_()
+    ratio = mean / scaled_std
     density = torch.addcmul(ratio.new_zeros(()), ratio, ratio, value=-1).exp_()
-    return ratio.erf_().mul_(0.5).add_(0.5), density, spread
+    return ratio.erf_().mul_(0.5).add_(0.5), density, scaled_std

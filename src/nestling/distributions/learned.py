@@ -1,4 +1,4 @@
-"""What a distribution says of its own parameters, so that who trains it need not know their names."""
+"""Says how each parameter of a distribution is trained, so that training need not know the names."""
 
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
@@ -6,15 +6,15 @@ from typing import ClassVar, Literal
 from torch import nn
 
 Rate = Literal["weights", "distributions", "natural"]
-"""How a parameter moves: at the learning rate of weights, at that of distributions, or by natural-gradient steps."""
+"""How a parameter is trained: at the learning rate of weights or of distributions, or by natural-gradient steps."""
 
 
 class Learned(nn.Module):
-    """A distribution whose parameters move at ``rate``, but for those that ``rates`` names; none of them decays."""
+    """A distribution whose parameters are trained at ``rate``, except those in ``rates``; none has weight decay."""
 
     rate: ClassVar[Rate] = "distributions"
     rates: ClassVar[Mapping[str, Rate]] = {}
 
     def by_rate(self) -> Iterator[tuple[nn.Parameter, Rate]]:
-        """Every parameter, those of distributions within this one too, with how it moves."""
+        """Every parameter with its rate, including the parameters of distributions inside this one."""
         return ((parameter, self.rates.get(name, self.rate)) for name, parameter in self.named_parameters())

@@ -12,17 +12,17 @@ from torch import Tensor
 from nestling.distributions.layout import axes_in_memory
 from nestling.torch_parts import is_ordinary
 
-_MANY = 2**15
-"""Normal numbers from which on they are looked up."""
-_LOOKED_UP = (torch.float32, torch.float16, torch.bfloat16)
+_LOOK_UP_FROM = 2**15
+"""From this number of normal values on, they are looked up in a table."""
+_LOOK_UP_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _PIECE = 2**18
-"""Normal numbers that are looked up at a time."""
+"""Number of normal values that are looked up at a time."""
 _stream: ContextVar[torch.Generator | None] = ContextVar("stream", default=None)
 
 
 @contextmanager
 def drawn_from(generator: torch.Generator) -> Iterator[None]:
-    """Draw all noise of this thread or task inside the block from a generator, where no other one is named."""
+    """Draw all noise of this thread or task inside the ``with`` from a generator, unless a call names another."""
     token = _stream.set(generator)
     try:
         yield
@@ -31,7 +31,7 @@ def drawn_from(generator: torch.Generator) -> Iterator[None]:
 
 
 def stream() -> torch.Generator | None:
-    """The generator that noise is drawn from now; None is torch's own random state."""
+    """The generator that noise is drawn from now; None means torch's random state."""
     return _stream.get()
 
 
@@ -48,24 +48,24 @@ def gumbel_noise(like: Tensor, generator: torch.Generator | None = None) -> Tens
 
 
 def logistic_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Standard logistic noise, the logit of a uniform variable, drawn in no less than single precision.
+    """Standard logistic noise, the logit of a uniform variable, drawn in single precision or higher.
 
-    A zero counts as half the next number. Exponential noise would reach further into the tails, at six times the cost.
+    Zeros become half the next number. Exponential noise would reach further into the tails, at six times the cost.
     """
     generator = generator or stream()
-    drawn = torch.promote_types(like.dtype, torch.float32)
-    noise = torch.rand(like.shape, dtype=drawn, device=_device(like, generator), generator=generator)
-    return noise.clamp_min_(torch.finfo(drawn).eps / 4).logit_().to(like)
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    noise = torch.rand(like.shape, dtype=dtype, device=_device(like, generator), generator=generator)
+    return noise.clamp_min_(torch.finfo(dtype).eps / 4).logit_().to(like)
 
 
 def normal_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Standard normal noise, its axes in memory in the order of the tensor's: channels that come last do so in both."""
+    """Standard normal noise in the memory layout of the tensor, such as channels last."""
     generator = generator or stream()
     axes = axes_in_memory(like)
     shape = [like.shape[axis] for axis in axes]
     device = _device(like, generator)
-    if like.numel() >= _MANY and device.type == "cpu" and like.dtype in _LOOKED_UP and is_ordinary(like):
-        noise = _looked_up(shape, generator).to(like.dtype)
+    if like.numel() >= _LOOK_UP_FROM and device.type == "cpu" and like.dtype in _LOOK_UP_DTYPES and is_ordinary(like):
+        noise = _looked_up_normals(shape, generator).to(like.dtype)
     else:
         noise = torch.randn(shape, dtype=like.dtype, device=device, generator=generator)
     return noise.permute([axes.index(axis) for axis in range(like.ndim)]).to(like.device)
@@ -79,28 +79,28 @@ def uniform_noise(like: Tensor, generator: torch.Generator | None = None) -> Ten
 
 
 def random_signs(like: Tensor) -> Tensor:
-    """Plus or minus one, as likely."""
+    """Plus or minus one, with equal probability."""
     generator = stream()
     signs = torch.randint(0, 2, like.shape, device=_device(like, generator), generator=generator)
     return signs.to(like).mul_(2).sub_(1)
 
 
-def _looked_up(shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
-    """Normal noise in single precision, of 16 random bits each: half the time of ``torch.randn``, on a CPU."""
+def _looked_up_normals(shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+    """Normal noise in single precision from 16 random bits per value, in half the time of ``torch.randn`` on a CPU."""
     noise = torch.empty(math.prod(shape), dtype=torch.float32, device="cpu")
     words = torch.empty(-(-noise.numel() // 4), dtype=torch.int64, device="cpu")
     words.random_(-(2**63), None, generator=generator)
     bits = words.view(torch.uint16)[: noise.numel()]
-    for index, room in zip(torch.split(bits, _PIECE), torch.split(noise, _PIECE), strict=True):
-        torch.index_select(_quantiles(), 0, index.to(torch.int32), out=room)
+    for ranks, piece in zip(torch.split(bits, _PIECE), torch.split(noise, _PIECE), strict=True):
+        torch.index_select(_quantiles(), 0, ranks.to(torch.int32), out=piece)
     return noise.view(*shape)
 
 
 @cache
 def _quantiles() -> Tensor:
-    """(65536,): values that are as likely, in the middle of as many parts of the normal distribution; of variance one.
+    """(65536,): the middles of 65536 equally likely intervals of the normal distribution, scaled to variance one.
 
-    No probability of an interval is off by more than 2^-16, and the largest value is 4.3.
+    The probability of any interval is off by 2^-16 at most, and the largest value is 4.3.
     """
     values = torch.special.ndtri((torch.arange(2**16, dtype=torch.float64, device="cpu") + 0.5) / 2**16)
     scaled: Tensor = values / values.square().mean().sqrt()
@@ -108,5 +108,5 @@ def _quantiles() -> Tensor:
 
 
 def _device(like: Tensor, generator: torch.Generator | None) -> torch.device:
-    """Where noise is drawn: where its generator is, so that one on the CPU gives the same numbers for any tensor."""
+    """The device to draw noise on: the generator's, so that a CPU generator gives the same noise on any device."""
     return like.device if generator is None else generator.device

@@ -1,4 +1,4 @@
-"""What weights may be given, by name: to be had without torch."""
+"""The names of weight posteriors and of ways to draw weights; imports no torch."""
 
 from typing import Literal
 

@@ -18,7 +18,7 @@ EULER_GAMMA = 0.5772156649015329
 def log1mexp(x: Tensor) -> Tensor:
     """log(1 - exp(x)) for x < 0, without cancellation on either side of -log 2.
 
-    Each branch is given an argument that is harmless to it, so that neither sends a NaN through the gradient.
+    Each branch gets a harmless argument where the other branch is used, so that no NaN reaches the gradient.
     """
     near = x > -math.log(2)
     small = torch.log(-torch.expm1(torch.where(near, x, -1.0)))
@@ -27,7 +27,7 @@ def log1mexp(x: Tensor) -> Tensor:
 
 
 def within(x: Tensor, low: float, high: float) -> Tensor:
-    """x held within bounds, with a gradient of one on the bounds too, where that of ``clamp`` depends on torch."""
+    """x clamped to bounds, with a gradient of one on the bounds, where the gradient of ``clamp`` depends on torch."""
     return torch.where((x >= low) & (x <= high), x, x.detach().clamp(low, high))
 
 
@@ -39,8 +39,8 @@ def logit_from_log(log_p: Tensor) -> Tensor:
 def log_beta(x: Tensor, y: Tensor) -> Tensor:
     """log B(x, y) for positive arguments, without the cancellation of three large log-gammas.
 
-    Where the larger argument reaches 8 its log-gamma and that of the sum are taken by Stirling's series, whose leading
-    terms cancel on paper instead of in the machine; the smaller argument keeps its own log-gamma.
+    If the larger argument is 8 or more, its log-gamma and that of the sum are computed by Stirling's series, whose
+    leading terms are cancelled by hand. The smaller argument's log-gamma is computed directly.
     """
     small, large = torch.minimum(x, y), torch.maximum(x, y)
     direct = torch.lgamma(small) + torch.lgamma(large) - torch.lgamma(small + large)
@@ -60,25 +60,25 @@ def log_normal_interval(low: Tensor, high: Tensor) -> Tensor:
 
 
 def sech_integral(log_scale: Tensor) -> Tensor:
-    """I(t) = int_0^inf [1 - exp(-exp(t) sech^2(s) / 2)] ds, whose slope dI/dt is the gradient that autograd sees.
+    """I(t) = int_0^inf [1 - exp(-exp(t) sech^2(s) / 2)] ds, with the slope dI/dt as its gradient.
 
     With w = sigmoid(t - log 16), I = softplus(t - log 16) / 2 + w V(w) and dI/dt = w S(w), where V and S are smooth on
-    [0, 1] (analytic at 0, asymptotic at 1). Both are Chebyshev series computed once from the integral itself, and
-    replace Dawson's function, which torch lacks. Single precision reads them off a table, in a third of the time.
+    [0, 1] (analytic at 0, asymptotic at 1). Both are Chebyshev series, computed once by numerical integration, and
+    replace Dawson's function, which torch lacks. Single precision uses a table, which takes a third of the time.
     """
     value: Tensor = _SechIntegral.apply(log_scale)[0]  # type: ignore[no-untyped-call]
     return value
 
 
 class _SechIntegral(torch.autograd.Function):
-    """The integral; its slope comes from the same pass over the data and is kept for the way back."""
+    """The integral; its slope is computed in the same pass and saved for the backward pass."""
 
     @staticmethod
     def forward(log_scale: Tensor) -> tuple[Tensor, Tensor]:
         flat = log_scale.reshape(-1)
-        work_out = _sech_by_series if log_scale.dtype == torch.float64 else _sech_by_table
-        parts = [work_out(piece) for piece in torch.split(flat, piece_size(flat))]
-        value, slope = (torch.cat(column).to(log_scale.dtype) for column in zip(*parts, strict=True))
+        integrate = _sech_by_series if log_scale.dtype == torch.float64 else _sech_by_table
+        columns = [integrate(piece) for piece in torch.split(flat, piece_size(flat))]
+        value, slope = (torch.cat(column).to(log_scale.dtype) for column in zip(*columns, strict=True))
         return value.view(log_scale.shape), slope.view(log_scale.shape)
 
     @staticmethod
@@ -98,7 +98,7 @@ class _SechIntegral(torch.autograd.Function):
 
 
 class _SechSlope(torch.autograd.Function):
-    """The slope of the integral, already known, as a function that has a derivative of its own.
+    """The slope of the integral, already computed, as a function with a derivative.
 
     With S = x D(x) and x^2 = exp(t) / 2, dS/dt = [S + x^2 (1 - 2 S)] / 2, which tends to -exp(-t) / 2.
     """
@@ -122,24 +122,24 @@ class _SechSlope(torch.autograd.Function):
         return grad * torch.where(log_scale > _ASYMPTOTIC_FROM, -0.5 * torch.exp(-log_scale), near), None
 
 
-class SechRoom:
-    """Room on a CPU for what ``falling_sech_sum`` works out on its way, used again for each piece of a long vector."""
+class SechWorkspace:
+    """CPU buffers for intermediate results of ``falling_sech_sum``, reused for each piece of a long vector."""
 
     def __init__(self, size: int) -> None:
         self._along = torch.empty(size, dtype=torch.float32, device="cpu")
         self._cell = torch.empty(size, dtype=torch.int32, device="cpu")
-        self._found = torch.empty(size, dtype=torch.complex128, device="cpu")
+        self._cells = torch.empty(size, dtype=torch.complex128, device="cpu")
 
     def falling_sech_sum(self, x: Tensor, slope: Tensor) -> Tensor:
-        """The sum of ``sech_integral(-x)`` over a vector in single precision that is within ``SECH_ENDS``.
+        """The sum of ``sech_integral(-x)`` over a single-precision vector whose elements are within ``SECH_ENDS``.
 
-        Its slope in x at each element goes to ``slope``; nothing of it is known to autograd.
+        Writes the slope in x at each element to ``slope``; autograd records nothing.
         """
         number = len(x)
         along = torch.mul(x, 1 / _CELL, out=self._along[:number]).sub_(SECH_ENDS[0] / _CELL)
         cell = self._cell[:number].copy_(along)
         along.frac_()
-        start, change, value = _sech_cells(cell, self._found[:number])
+        start, change, value = _sech_cells(cell, self._cells[:number])
         torch.addcmul(start, along, change, out=slope)
         return value.sum() + _CELL * (torch.dot(along, slope) - 0.5 * slope.sum())
 
@@ -148,7 +148,7 @@ _ASYMPTOTIC_FROM = 8.0
 _SHIFT = 16.0
 _LOG_SHIFT = math.log(_SHIFT)
 SECH_ENDS = (-20.0, 20.0)
-"""Where a table knows the integral of -x."""
+"""The range of x in which a table has the integral of -x."""
 _NUM_CELLS = 8192
 _CELL = (SECH_ENDS[1] - SECH_ENDS[0]) / _NUM_CELLS
 
@@ -163,10 +163,10 @@ def _sech_by_series(t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sech_by_table(t: Tensor) -> tuple[Tensor, Tensor]:
-    """The integral and its slope to 2e-6; past the ends of the table, straight lines."""
+    """The integral and its slope to 2e-6; straight lines outside the table."""
     x = -t.float()
     along = x.clamp(*SECH_ENDS).sub_(SECH_ENDS[0]).mul_(1 / _CELL)
-    cell = along.to(torch.int32).clamp_(0, _NUM_CELLS)  # a NaN would be no cell
+    cell = along.to(torch.int32).clamp_(0, _NUM_CELLS)  # a NaN would give an invalid cell
     along.frac_()
     start, change, middle = _sech_cells(cell)
     slope = torch.addcmul(start, along, change)
@@ -174,12 +174,12 @@ def _sech_by_table(t: Tensor) -> tuple[Tensor, Tensor]:
     return value.add_(F.relu(SECH_ENDS[0] - x), alpha=0.5), slope.neg_()
 
 
-def _sech_cells(cell: Tensor, room: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """The three numbers of some cells of the table; on a CPU looked up as one complex number, if need be in a room."""
+def _sech_cells(cell: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """The three values of some cells of the table; a CPU looks each cell up as one complex number, into ``out``."""
     table = _sech_table(cell.device)
     if cell.device.type == "cpu":
-        found = torch.index_select(torch.view_as_complex(table.view(torch.float64)), 0, cell, out=room)
-        rows = torch.view_as_real(found).view(torch.float32)
+        cells = torch.index_select(torch.view_as_complex(table.view(torch.float64)), 0, cell, out=out)
+        rows = torch.view_as_real(cells).view(torch.float32)
     else:
         rows = table.index_select(0, cell)
     start, change, value, _ = rows.unbind(1)
@@ -188,9 +188,9 @@ def _sech_cells(cell: Tensor, room: Tensor | None = None) -> tuple[Tensor, Tenso
 
 @cache
 def _sech_table(device: torch.device) -> Tensor:
-    """(cells, 4): of the integral of -x, its slope at the left end, the change of that, and its value in the middle.
+    """(cells, 4): the slope of the integral of -x at the left end of each cell, its change, and the middle value.
 
-    From the middle of a cell the integral follows by the slope. The last column is none.
+    From the middle of a cell the slope gives the integral elsewhere in the cell. The last column is unused.
     """
     nodes = SECH_ENDS[0] + _CELL * torch.arange(_NUM_CELLS + 2, dtype=torch.float64, device="cpu")
     values, _ = _sech_by_series(-(nodes[:-1] + 0.5 * _CELL))
@@ -200,7 +200,7 @@ def _sech_table(device: torch.device) -> Tensor:
 
 @cache
 def _sech_series() -> tuple[list[float], list[float]]:
-    """Coefficients of V and S in powers of 2w - 1, lowest first: Chebyshev interpolation in 64 nodes, cut to its head.
+    """Coefficients of V and S in powers of 2w - 1, lowest first: Chebyshev interpolation at 64 nodes, truncated.
 
     The integrals at the nodes are trapezoid sums, which converge geometrically here (even, analytic, decaying).
     """
@@ -224,7 +224,7 @@ def _sech_series() -> tuple[list[float], list[float]]:
 
 
 def _powers(chebyshev: Tensor) -> list[float]:
-    return [float(c) for c in np.polynomial.chebyshev.cheb2poly(chebyshev.numpy())]
+    return [float(coefficient) for coefficient in np.polynomial.chebyshev.cheb2poly(chebyshev.numpy())]
 
 
 def _horner(series: list[float], x: Tensor) -> Tensor:
@@ -235,7 +235,7 @@ def _horner(series: list[float], x: Tensor) -> Tensor:
 
 
 def _log_ndtr(x: Tensor) -> Tensor:
-    """log Phi(x), whose slope stays right far out, where that of torch.special.log_ndtr cancels to inf and nan."""
+    """log Phi(x), with a correct slope in the far tail, where that of torch.special.log_ndtr becomes inf or nan."""
     far = x < -1
     scaled = torch.where(far, x, -1.0) / -math.sqrt(2)
     tail = torch.log(torch.special.erfcx(scaled) / 2) - scaled.square()

@@ -10,7 +10,7 @@ class Tempered:
 
     @property
     def temperature(self) -> float:
-        """Temperature of what is drawn relaxed: cold draws are nearly whole, hot ones nearly constant."""
+        """Temperature of relaxed samples: at a low one they are nearly 0 or 1, at a high one nearly constant."""
         return self._temperature
 
     @temperature.setter

@@ -1,10 +1,10 @@
-"""How a distribution keeps the tensors it is made of."""
+"""Registers the tensors of a distribution with its module."""
 
 from torch import Tensor, nn
 
 
-def hold(module: nn.Module, name: str, values: Tensor) -> None:
-    """Register ``values``: a Parameter is learned, any other tensor is a buffer and stays differentiable."""
+def register(module: nn.Module, name: str, values: Tensor) -> None:
+    """Register ``values``: a Parameter is learned; any other tensor is a buffer and stays differentiable."""
     if isinstance(values, nn.Parameter):
         module.register_parameter(name, values)
     else:

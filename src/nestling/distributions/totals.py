@@ -1,4 +1,4 @@
-"""Divergences summed over very many weights, in pieces that stay in the caches of a processor."""
+"""Sums of divergences over many weights, piece by piece, so that each piece stays in the processor's caches."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,28 +10,28 @@ from torch.autograd.function import once_differentiable
 
 from nestling.distributions.divergences import log_uniform_kl
 from nestling.distributions.layout import flat_in_memory, piece_size
-from nestling.distributions.special import SECH_ENDS, SechRoom
+from nestling.distributions.special import SECH_ENDS, SechWorkspace
 
 Divergence = Callable[[Tensor], Tensor]
 
 
 def total(divergence: Divergence, log_alpha: Tensor, bounds: tuple[float, float] = (-torch.inf, torch.inf)) -> Tensor:
-    """The sum of a divergence over all elements, each read within the bounds and without gradient past them.
+    """The sum of a divergence over all elements, clamped to the bounds, with zero gradient outside them.
 
-    One pass finds the sum and the slope, in whose place the gradient is made.
+    One pass computes the sum and the slope; the gradient then overwrites the slope.
     """
     value: Tensor = _Total.apply(divergence, log_alpha, bounds)  # type: ignore[no-untyped-call]
     return value
 
 
 class _Total(torch.autograd.Function):
-    """The sum and, from the same pass, the slope: the first gradient is made in its place, another finds it anew."""
+    """The sum and, in the same pass, the slope. The first backward pass overwrites the slope; another recomputes it."""
 
     @staticmethod
     def forward(ctx: Any, divergence: Divergence, log_alpha: Tensor, bounds: tuple[float, float]) -> Tensor:  # noqa: ANN401
         ctx.divergence, ctx.bounds = divergence, bounds
         ctx.save_for_backward(log_alpha)
-        value, slope = _parts(divergence, log_alpha, bounds)
+        value, slope = _sum_and_slope(divergence, log_alpha, bounds)
         ctx.slope = slope if ctx.needs_input_grad[1] else None
         return value
 
@@ -41,19 +41,20 @@ class _Total(torch.autograd.Function):
         (log_alpha,) = ctx.saved_tensors
         slope, ctx.slope = ctx.slope, None
         if slope is None:
-            _, slope = _parts(ctx.divergence, log_alpha, ctx.bounds)
+            _, slope = _sum_and_slope(ctx.divergence, log_alpha, ctx.bounds)
         return None, slope.mul_(gradient).to(log_alpha.dtype), None
 
 
-def _parts(divergence: Divergence, log_alpha: Tensor, bounds: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    """The sum over a tensor and the slope at each of its elements, in no less than single precision."""
+def _sum_and_slope(divergence: Divergence, log_alpha: Tensor, bounds: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """The sum over a tensor and the slope at each of its elements, in single precision or higher."""
     dense = log_alpha.contiguous() if 0 in log_alpha.stride() else log_alpha
     dtype = torch.promote_types(log_alpha.dtype, torch.float32)
     slope = torch.empty_like(dense, dtype=dtype)
     by_table = divergence is log_uniform_kl and dtype == torch.float32 and dense.device.type == "cpu"
-    room = SechRoom(min(dense.numel(), piece_size(dense))) if by_table else None
+    workspace = SechWorkspace(min(dense.numel(), piece_size(dense))) if by_table else None
     pairs = zip(_pieces(dense), _pieces(slope), strict=True)
-    return torch.stack([_of_piece(divergence, piece.to(dtype), own, bounds, room) for piece, own in pairs]).sum(), slope
+    sums = [_sum_of_piece(divergence, piece.to(dtype), into, bounds, workspace) for piece, into in pairs]
+    return torch.stack(sums).sum(), slope
 
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
@@ -61,28 +62,28 @@ def _pieces(tensor: Tensor) -> Iterator[Tensor]:
     return iter(torch.split(flat, piece_size(flat)))
 
 
-def _of_piece(
-    divergence: Divergence, piece: Tensor, slope: Tensor, bounds: tuple[float, float], room: SechRoom | None
+def _sum_of_piece(
+    divergence: Divergence, piece: Tensor, slope: Tensor, bounds: tuple[float, float], workspace: SechWorkspace | None
 ) -> Tensor:
-    """The sum over a piece; the slope at each of its elements, zero past the bounds, goes to ``slope``."""
+    """The sum over a piece; writes the slope at each of its elements to ``slope``, zero outside the bounds."""
     least, most = _extremes(piece)
     inside = bounds[0] < least and most < bounds[1]
-    held = piece if inside else piece.clamp(*bounds)
-    known = max(least, bounds[0]) >= SECH_ENDS[0] and min(most, bounds[1]) <= SECH_ENDS[1]
-    if room is not None and known:  # read off a table, the slope with it
-        value = room.falling_sech_sum(held, slope)
+    clamped = piece if inside else piece.clamp(*bounds)
+    in_table = max(least, bounds[0]) >= SECH_ENDS[0] and min(most, bounds[1]) <= SECH_ENDS[1]
+    if workspace is not None and in_table:  # the table gives the sum and the slope
+        value = workspace.falling_sech_sum(clamped, slope)
     else:
         with torch.enable_grad():
-            own = held.detach().requires_grad_()
-            value = divergence(own).sum()
-            slope.copy_(torch.autograd.grad(value, own)[0])
+            leaf = clamped.detach().requires_grad_()
+            value = divergence(leaf).sum()
+            slope.copy_(torch.autograd.grad(value, leaf)[0])
     if not inside:
         slope.masked_fill_((piece <= bounds[0]) | (piece >= bounds[1]), 0.0)
     return value.detach()
 
 
 def _extremes(piece: Tensor) -> tuple[float, float]:
-    """The least and the largest element; NaN if one is, or if to ask would keep a device waiting."""
+    """The smallest and the largest element; NaN if an element is NaN, or if reading them would stall a device."""
     if piece.numel() == 0 or piece.device.type != "cpu":
         return math.nan, math.nan
     least, most = torch.aminmax(piece)

@@ -40,30 +40,31 @@ __all__ = [
 
 
 def names() -> tuple[str, ...]:
-    """The names that ``build`` knows."""
+    """The names of the networks that ``build`` can build."""
     return tuple(_NETWORKS)
 
 
 def build(name: str, **options: Any) -> nn.Module:  # noqa: ANN401
     """Build the network called ``name``; its constructor's options are, for example, ``width`` and ``num_classes``.
 
-    ``package.module:function`` calls a function of your own. A run folder remembers both, to build the network again.
+    ``package.module:function`` calls a function of yours. A run folder keeps the name and the options, to build the
+    network again.
     """
     function = function_at(name) if ":" in name else _network(name).constructor
     return remember(call(name, function, options), Source(name, options))
 
 
 def options_for(name: str, input_shape: Sequence[int], num_outputs: int) -> dict[str, int]:
-    """The options that fit a network to data: of these sizes, those that its constructor has."""
+    """The options that fit a network to data: the sizes of inputs and outputs that its constructor takes."""
     function = function_at(name) if ":" in name else _network(name).constructor
-    fitting = {
+    sizes = {
         "in_features": math.prod(input_shape),
         "in_channels": input_shape[0],
         "num_classes": num_outputs,
         "out_channels": num_outputs,
     }
-    known = inspect.signature(function).parameters
-    return {option: value for option, value in fitting.items() if option in known}
+    parameters = inspect.signature(function).parameters
+    return {option: value for option, value in sizes.items() if option in parameters}
 
 
 def example_shape(name: str) -> tuple[int, ...]:
@@ -96,7 +97,7 @@ _NETWORKS = {
 
 def _network(name: str) -> _Network:
     if name not in _NETWORKS:
-        near = get_close_matches(name, _NETWORKS, 1)
-        advice = f"Did you mean {near[0]}?" if near else "Or name a function of your own as package.module:function."
+        matches = get_close_matches(name, _NETWORKS, 1)
+        advice = f"Did you mean {matches[0]}?" if matches else "Or name a function of yours as package.module:function."
         raise ArgumentError("model", repr(name), f"one of {', '.join(_NETWORKS)}", advice)
     return _NETWORKS[name]

@@ -1,4 +1,4 @@
-"""A convolution and the batch norm behind it, the brick that all networks with norms are made of."""
+"""A convolution followed by a batch norm, from which all networks with norms are built."""
 
 from torch import nn
 
@@ -6,9 +6,9 @@ from torch import nn
 def conv_norm(
     in_channels: int, out_channels: int, kernel_size: int = 3, *, stride: int = 1, groups: int = 1
 ) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
-    """A convolution that keeps the image's size (up to its odd kernel's ``stride``), and its norm.
+    """A convolution with an odd kernel, which keeps the size of images except for ``stride``, and its norm.
 
-    The convolution has no bias: the norm would subtract it again.
+    The convolution has no bias, because the norm would subtract it.
     """
     padding = kernel_size // 2
     conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, groups=groups, bias=False)

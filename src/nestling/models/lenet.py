@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from nestling.models.multiplier import multiplied
 
 _POSITIONS = 4 * 4
-"""What two 5x5 convolutions without padding, each followed by a halving, leave of a 28x28 image."""
+"""Positions left of a 28x28 image after two 5x5 convolutions without padding, each followed by a max-pool."""
 
 
 class LeNet5Caffe(nn.Module):

@@ -9,7 +9,7 @@ from nestling.models.multiplier import multiplied
 
 
 class MLP(nn.Module):
-    """Linear layers with a ReLU between each two; an input of any shape is flattened to its ``in_features`` numbers."""
+    """Linear layers with ReLUs between them; an input of any shape is flattened to ``in_features`` values."""
 
     def __init__(
         self, hidden: Sequence[int] = (512, 128), *, in_features: int = 784, num_classes: int = 10, width: float = 1.0
@@ -26,10 +26,10 @@ class MLP(nn.Module):
 
 
 def LeNet300(*, in_features: int = 784, num_classes: int = 10, width: float = 1.0) -> MLP:
-    """LeNet-300-100, of the weight pruning tables."""
+    """LeNet-300-100, from the tables of weight pruning."""
     return MLP((300, 100), in_features=in_features, num_classes=num_classes, width=width)
 
 
 def LeNet500(*, in_features: int = 784, num_classes: int = 10, width: float = 1.0) -> MLP:
-    """LeNet-500-300, of the neuron pruning tables."""
+    """LeNet-500-300, from the tables of neuron pruning."""
     return MLP((500, 300), in_features=in_features, num_classes=num_classes, width=width)

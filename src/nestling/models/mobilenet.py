@@ -1,11 +1,11 @@
-"""MobileNetV2 for CIFAR: the channel plan of ImageNet with two halvings fewer, as FN3 and BN3 nest it."""
+"""MobileNetV2 for CIFAR: ImageNet's channels per stage with two strides of 2 fewer, as FN3 and BN3 nest it."""
 
 from torch import Tensor, nn
 
 from nestling.models.convolution import conv_norm
 from nestling.models.multiplier import multiplied
 
-# (expansion, channels, number of blocks, stride of the first block): Sandler et al. 2018, table 2,
+# (expansion, channels, number of layers, stride of the first layer): Sandler et al. 2018, table 2,
 # where the second row's stride and the stem's are 2.
 _STAGES = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 _STEM_CHANNELS = 32
@@ -13,16 +13,16 @@ _LAST_CHANNELS = 1280
 
 
 class MobileNetV2(nn.Module):
-    """A stem, 17 inverted residual blocks and a 1x1 convolution, averaged over positions and classified."""
+    """A stem, 17 inverted residual layers and a 1x1 convolution, then the mean over positions and a classifier."""
 
     def __init__(self, *, num_classes: int = 10, in_channels: int = 3, width: float = 1.0) -> None:
         super().__init__()
         channels, last = multiplied(_STEM_CHANNELS, width), multiplied(_LAST_CHANNELS, width)
         self.stem = nn.Sequential(*conv_norm(in_channels, channels), nn.ReLU6())
         self.blocks = nn.Sequential()
-        for expansion, stage_channels, num_blocks, stride in _STAGES:
+        for expansion, stage_channels, num_layers, stride in _STAGES:
             out_channels = multiplied(stage_channels, width)
-            for index in range(num_blocks):
+            for index in range(num_layers):
                 first = index == 0
                 self.blocks.append(
                     _InvertedResidual(channels, out_channels, expansion, stride if first else 1, adds_input=not first)
@@ -39,7 +39,7 @@ class MobileNetV2(nn.Module):
 
 
 class _InvertedResidual(nn.Module):
-    """Expand by a 1x1 convolution, filter each hidden channel, project; a stage's later blocks add their input."""
+    """Expand by a 1x1 convolution, filter each hidden channel, project; later layers of a stage add their input."""
 
     def __init__(self, in_channels: int, out_channels: int, expansion: int, stride: int, *, adds_input: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The residual networks for CIFAR, 6n + 2 layers of basic blocks: ResNet14 of the benchmarks, ResNet20 and deeper."""
+"""The residual networks for CIFAR with 6n + 2 weight layers: ResNet14 of the benchmarks, ResNet20 and deeper."""
 
 from torch import Tensor, nn
 
@@ -10,19 +10,19 @@ _STAGE_CHANNELS = (16, 32, 64)
 
 
 class ResNet(nn.Module):
-    """Three stages of (depth - 2) / 6 basic blocks each; a 1x1 convolution joins two stages on the shortcut."""
+    """Three stages of (depth - 2) / 6 residual layers each; between stages the shortcut is a 1x1 convolution."""
 
     def __init__(self, depth: int = 20, *, num_classes: int = 10, in_channels: int = 3, width: float = 1.0) -> None:
         super().__init__()
-        blocks_per_stage = _blocks_per_stage(depth)
+        layers_per_stage = _layers_per_stage(depth)
         channels = multiplied(_STAGE_CHANNELS[0], width)
         self.stem = nn.Sequential(*conv_norm_relu(in_channels, channels))
         self.blocks = nn.Sequential()
         for stage, stage_channels in enumerate(_STAGE_CHANNELS):
             out_channels = multiplied(stage_channels, width)
-            for index in range(blocks_per_stage):
+            for index in range(layers_per_stage):
                 stride = 2 if stage > 0 and index == 0 else 1
-                self.blocks.append(_BasicBlock(channels, out_channels, stride))
+                self.blocks.append(_ResidualLayer(channels, out_channels, stride))
                 channels = out_channels
         self.classifier = nn.Linear(channels, num_classes)
 
@@ -33,14 +33,14 @@ class ResNet(nn.Module):
         return logits
 
 
-def _blocks_per_stage(depth: int) -> int:
+def _layers_per_stage(depth: int) -> int:
     if depth < 8 or depth % 6 != 2:
         needed = "6n + 2 for some n of at least 1"
         raise ArgumentError("depth", depth, needed, "Take 8, 14, 20, 32, 44, 56 or 110, for example.")
     return depth // 6
 
 
-class _BasicBlock(nn.Module):
+class _ResidualLayer(nn.Module):
     """Two 3x3 convolutions added to the input, or to its projection where a stage begins."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:

@@ -1,4 +1,4 @@
-"""ResNeXt for CIFAR, ResNeXt-29 8x64d: FN3 orders the 8 paths of each of its 9 bottlenecks, and the bottlenecks."""
+"""ResNeXt for CIFAR, ResNeXt-29 8x64d: FN3 orders the 8 paths of each of the 9 bottlenecks, and the bottlenecks."""
 
 from torch import Tensor, nn
 

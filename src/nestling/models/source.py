@@ -1,4 +1,4 @@
-"""Where a network came from: a name of the library's or a user's ``module:function``, with the options it was given."""
+"""How a network was built: the name of a library network or a user's ``module:function``, and the options."""
 
 import importlib
 import inspect
@@ -16,25 +16,25 @@ _ATTRIBUTE = "built_as"
 
 @dataclass(frozen=True)
 class Source:
-    """What ``build`` was called with: enough to build the same network again."""
+    """The arguments of ``build``, which are enough to build the same network again."""
 
     name: str
     options: Mapping[str, Any]
 
     @property
     def is_code(self) -> bool:
-        """Whether building it runs code of the user's, rather than the library's."""
+        """Whether building the network runs the user's code, and not only the library's."""
         return ":" in self.name
 
 
 def source_of(module: nn.Module) -> Source | None:
-    """What a network was built from, if ``build`` made it and its options can be written as JSON."""
+    """The source of a network, if ``build`` made it and its options can be written as JSON."""
     source = getattr(module, _ATTRIBUTE, None)
     return source if isinstance(source, Source) else None
 
 
 def remember(module: nn.Module, source: Source) -> nn.Module:
-    """Note on a network what it was built from; options that JSON can't hold are not remembered."""
+    """Record on a network what it was built from, unless JSON changes the options or can't represent them."""
     try:
         options = json.loads(json.dumps(dict(source.options), allow_nan=False))
     except (TypeError, ValueError):
@@ -45,48 +45,48 @@ def remember(module: nn.Module, source: Source) -> nn.Module:
 
 
 def _with_lists(value: object) -> object:
-    """A value as it comes back from JSON if JSON can hold it: tuples are lists, and nothing else changes."""
+    """A value as it comes back from JSON, which changes tuples to lists and should change nothing else."""
     if isinstance(value, dict):
-        return {key: _with_lists(own) for key, own in value.items()}
-    return [_with_lists(own) for own in value] if isinstance(value, tuple | list) else value
+        return {key: _with_lists(item) for key, item in value.items()}
+    return [_with_lists(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def function_at(place: str) -> Callable[..., nn.Module]:
     """The function that ``package.module:function`` names."""
     path, _, name = place.partition(":")
     try:
-        found: object = importlib.import_module(path)
+        attribute: object = importlib.import_module(path)
     except ImportError as error:
         given = f"{place!r}, whose module can't be imported ({error})"
-        raise ArgumentError("model", given, "package.module:function", "Run in the folder that holds it.") from None
+        raise ArgumentError("model", given, "package.module:function", "Run in the module's folder.") from None
     except (ValueError, TypeError):
         raise ArgumentError("model", repr(place), "package.module:function", "Name the module first.") from None
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
+        attribute = getattr(attribute, part, None)
+    if not callable(attribute):
         raise ArgumentError("model", repr(place), f"a function that {path} has", "Check its spelling.")
-    return found
+    return attribute
 
 
 def call(name: str, function: Callable[..., nn.Module], options: Mapping[str, Any]) -> nn.Module:
-    """Call a function with options that it has."""
-    known = inspect.signature(function).parameters
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values())
+    """Call a function, after checking that it takes these options and that none is missing."""
+    parameters = inspect.signature(function).parameters
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     for option in options:
-        if option not in known and not takes_any:
-            raise ArgumentError(f"option of {name}", option, f"one of {', '.join(known)}", "Check its spelling.")
-    lacking = [
+        if option not in parameters and not takes_any:
+            raise ArgumentError(f"option of {name}", option, f"one of {', '.join(parameters)}", "Check its spelling.")
+    missing = [
         parameter.name
-        for parameter in known.values()
+        for parameter in parameters.values()
         if parameter.default is inspect.Parameter.empty
         and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         and parameter.name not in options
     ]
-    if lacking:
-        given, needed = f"no {', '.join(lacking)}", f"a value for each of {', '.join(lacking)}"
+    if missing:
+        given, needed = f"no {', '.join(missing)}", f"a value for each of {', '.join(missing)}"
         raise ArgumentError(f"options of {name}", given, needed, "Pass them, or give the function defaults.")
-    built: object = function(**options)
-    if not isinstance(built, nn.Module):
-        given = f"{name}, which gives a {type(built).__name__}"
+    network: object = function(**options)
+    if not isinstance(network, nn.Module):
+        given = f"{name}, which gives a {type(network).__name__}"
         raise ArgumentError("model", given, "a function that gives an nn.Module", "Return the network itself.")
-    return built
+    return network

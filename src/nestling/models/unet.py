@@ -1,4 +1,4 @@
-"""The U-Net 32-64-128-192 that BN3 segments with."""
+"""The U-Net 32-64-128-192, with which BN3 segments."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,7 +12,7 @@ from nestling.models.multiplier import multiplied
 
 
 class UNet(nn.Module):
-    """Two convolutions a level, max-pools down, transposed convolutions up, and each level's skip concatenated."""
+    """Two convolutions per level, max-pools down, transposed convolutions up, skips concatenated at each level."""
 
     def __init__(
         self,
@@ -24,13 +24,13 @@ class UNet(nn.Module):
     ) -> None:
         super().__init__()
         sizes = [multiplied(size, width) for size in channels]
-        *encoders, bottom = (_level(above, here) for above, here in pairwise([in_channels, *sizes]))
+        *encoders, bottom = (_level(above, size) for above, size in pairwise([in_channels, *sizes]))
         self.encoders = nn.ModuleList(encoders)
         self.pool = nn.MaxPool2d(2)
         self.bottom = bottom
         upward = list(pairwise(reversed(sizes)))
-        self.ups = nn.ModuleList(nn.ConvTranspose2d(below, here, 2, stride=2) for below, here in upward)
-        self.decoders = nn.ModuleList(_level(2 * here, here) for _, here in upward)
+        self.ups = nn.ModuleList(nn.ConvTranspose2d(below, size, 2, stride=2) for below, size in upward)
+        self.decoders = nn.ModuleList(_level(2 * size, size) for _, size in upward)
         self.head = nn.Conv2d(sizes[0], out_channels, 1)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The VGG networks for small images: VGG11 of BN3, and the pruning papers' VGG-like one with 13 convolutions."""
+"""The VGG networks for small images: VGG11 of BN3, and the VGG-like one of the pruning papers with 13 convolutions."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from nestling.models.convolution import conv_norm_relu
 from nestling.models.multiplier import multiplied
 
-# The channels of the convolutions, a stage per row; a 2x2 max-pool ends each stage.
+# The channels of the convolutions, one tuple per stage; a 2x2 max-pool ends each stage.
 _VGG11_STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 _VGG16_STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 

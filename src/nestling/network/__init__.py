@@ -1,4 +1,4 @@
-"""Networks of any width: groups found on the graph, cuts while they run, and smaller networks taken out."""
+"""Networks of any width: finds groups on the graph, cuts networks while they run, and extracts smaller ones."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Checks groups against the network itself: a cut must compute what the whole does with the cut entries set to zero."""
+"""Checks groups on the network: a cut must compute what the whole network does with the cut entries set to zero."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,8 +13,8 @@ from nestling.reading import Cut, Group, Groups, full_cut
 from nestling.running import Runner, Slicer, gap, in_mode
 from nestling.torch_parts import pytree
 
-CHANGED = "cutting it on the example changed what the rest computes"
-TOGETHER = "cutting several groups at once on the example changed what the rest computes"
+CHANGED = "cutting it changed what the rest of the network computes on the example"
+TOGETHER = "cutting several groups at once changed what the rest of the network computes on the example"
 
 
 class CutCheck:
@@ -23,35 +23,35 @@ class CutCheck:
     def __init__(self, runner: Runner, groups: Groups, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.runner = runner
         self.groups = groups
-        own = runner.holders.tensors()
-        self.slicer = Slicer(groups, {name: tensor.shape for name, tensor in own.items()})
+        tensors = runner.holders.tensors()
+        self.slicer = Slicer(groups, {name: tensor.shape for name, tensor in tensors.items()})
         for dtype, noise in ((torch.float64, 0.1), (torch.float64, 0.0), (None, 0.1), (None, 0.0)):
             self.tolerance = 1e-7 if dtype is torch.float64 else 1e-3
             generator = torch.Generator().manual_seed(0)
-            self.tensors = {name: _disturbed(name, tensor, dtype, noise, generator) for name, tensor in own.items()}
+            self.tensors = {name: _disturbed(name, tensor, dtype, noise, generator) for name, tensor in tensors.items()}
             self.args, self.kwargs = pytree.tree_map_only(Tensor, partial(_cast, dtype=dtype), (args, kwargs))
             if self.runs():
                 break
 
     def sound(self) -> bool:
-        """Whether every free group can be cut at once."""
+        """Whether all free groups can be cut at once."""
         return self._fault(list(self.groups.free)) is None
 
     def faults(self) -> dict[str, str]:
-        """What goes wrong when a group is cut alone, by the names of those with which something does."""
+        """What goes wrong when each group is cut alone, by the names of the groups with which something goes wrong."""
         faults = {group.name: self._fault([group]) for group in self.groups.free}
         return {name: fault for name, fault in faults.items() if fault is not None}
 
     def agrees_with(self, other: "CutCheck") -> bool:
-        """Whether two runners of one network compute the same at full width."""
+        """Whether two runners of one network compute the same outputs at full width."""
         return gap(other.whole(), self.whole()) <= self.tolerance
 
     def whole(self) -> Any:  # noqa: ANN401
-        """What the whole network computes on the example with ``tensors``, which a caller may change."""
+        """The outputs of the whole network on the example with ``tensors``, which a caller may change."""
         return self._run(full_cut(self.groups), self.tensors)
 
     def _fault(self, chosen: list[Group]) -> str | None:
-        """What goes wrong when every chosen group is cut at once, the exact ones compared with zeroing."""
+        """What goes wrong when all chosen groups are cut at once; the exact ones are compared with zeroing."""
         if not chosen:
             return None
         cut = self._probe(chosen)
@@ -67,37 +67,37 @@ class CutCheck:
         return None if gap(whole, small) <= self.tolerance else CHANGED
 
     def _probe(self, chosen: list[Group]) -> Cut:
-        """Each chosen group at a width of its own, so that two that must go together can't hide it."""
-        names = [group.name for group in chosen]
-        widths = (
-            (g.name, _uneven(g, names.index(g.name)) if g.name in names else g.num_blocks) for g in self.groups.free
-        )
-        return Cut(tuple(widths))
+        """A cut with a different width for each chosen group, so that two groups that must be cut together show it."""
+        widths = full_cut(self.groups).as_dict()
+        for position, group in enumerate(chosen):
+            widths[group.name] = _uneven(group, position)
+        return Cut(tuple(widths.items()))
 
     @contextmanager
     def _zeroed(self, cut: Cut, chosen: list[Group]) -> Iterator[None]:
-        """Set to zero, inside the block and in place, what a cut takes from some groups."""
+        """Set to zero, in place and inside the ``with``, the rows that a cut removes from some groups."""
         saved: list[tuple[Tensor, int, Tensor, Tensor]] = []
         for group in chosen:
             kept = group.units(cut[group.name])
             for piece in group.slices:
                 tensor = self.tensors[piece.tensor]
-                gone = piece.rows[kept:].reshape(-1).to(tensor.device)
-                saved.append((tensor, piece.axis, gone, tensor.index_select(piece.axis, gone)))
-                tensor.index_fill_(piece.axis, gone, 0)
+                removed = piece.rows[kept:].reshape(-1).to(tensor.device)
+                saved.append((tensor, piece.axis, removed, tensor.index_select(piece.axis, removed)))
+                tensor.index_fill_(piece.axis, removed, 0)
         try:
             yield
         finally:
-            for tensor, axis, gone, rows in reversed(saved):
-                tensor.index_copy_(axis, gone, rows)
+            for tensor, axis, removed, rows in reversed(saved):
+                tensor.index_copy_(axis, removed, rows)
 
     def runs(self) -> bool:
-        """Whether the whole network runs on these tensors, with finite outputs: not all code takes double precision."""
+        """Whether the whole network runs on these tensors with finite outputs; not all code takes double precision."""
         try:
             outputs = pytree.tree_leaves(self.whole())
         except (RuntimeError, ValueError, TypeError):
             return False
-        return all(bool(torch.isfinite(x).all()) for x in outputs if isinstance(x, Tensor) and x.is_floating_point())
+        tensors = [output for output in outputs if isinstance(output, Tensor) and output.is_floating_point()]
+        return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
     def _run(self, cut: Cut, tensors: Mapping[str, Tensor]) -> Any:  # noqa: ANN401
         with torch.no_grad(), in_mode(self.runner.module, training=False):
@@ -105,12 +105,12 @@ class CutCheck:
 
 
 def scratch(module: nn.Module) -> nn.Module:
-    """A copy of the module that shares its parameters and buffers, in whose place a check always puts others."""
-    return deepcopy(module, {id(own): own for own in (*module.parameters(), *module.buffers())})
+    """A copy of the module that shares its parameters and buffers; a check always replaces them in the copy."""
+    return deepcopy(module, {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())})
 
 
 def _uneven(group: Group, position: int) -> int:
-    """A width of at least one block less than full, different from one group to the next."""
+    """A width at least one block below full, different from one group to the next."""
     span = group.num_blocks - group.num_always
     return group.num_blocks - (1 + position % span if span else 0)
 
@@ -118,15 +118,15 @@ def _uneven(group: Group, position: int) -> int:
 def _disturbed(
     name: str, tensor: Tensor, dtype: torch.dtype | None, noise: float, generator: torch.Generator
 ) -> Tensor:
-    """The tensor with some noise, relative to its size; buffers that are not a norm's statistics are left alone."""
-    plain = _cast(tensor, dtype).clone()
-    own = isinstance(tensor, nn.Parameter) or name.endswith(("running_mean", "running_var"))
-    if not tensor.is_floating_point() or not own:
-        return plain
-    drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(plain)
-    size = torch.linalg.vector_norm(plain, dtype=torch.float64) / max(plain.numel(), 1) ** 0.5 + 0.1
-    plain += drawn.mul_(noise * size)
-    return plain.abs() + noise if name.endswith("running_var") else plain
+    """The tensor with noise relative to its size; buffers other than the statistics of norms stay as they are."""
+    result = _cast(tensor, dtype).clone()
+    noisy = isinstance(tensor, nn.Parameter) or name.endswith(("running_mean", "running_var"))
+    if not tensor.is_floating_point() or not noisy:
+        return result
+    added = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(result)
+    size = torch.linalg.vector_norm(result, dtype=torch.float64) / max(result.numel(), 1) ** 0.5 + 0.1
+    result += added.mul_(noise * size)
+    return result.abs() + noise if name.endswith("running_var") else result
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Finds the groups of a module and a way to run it at any cut, and proves both on the example."""
+"""Finds the groups of a module and a way to run it at any cut, and checks both on the example."""
 
 import traceback
 import warnings
@@ -35,24 +35,24 @@ from nestling.running import GraphRunner, ModuleRunner, Runner, in_mode
 def discover(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], choice: Choice, rules: dict[str, Rule]
 ) -> tuple[Groups, Runner]:
-    """The groups of a module, and a runner under which every free one can be cut.
+    """Find the groups of a module, and a runner with which every free group can be cut.
 
-    The module's own code is tried first. Where it has sizes of its own, or whole layers are to be dropped, the graph
-    is run instead; a group that neither can cut is frozen and says why.
+    The module's code is tried first. If that code contains fixed sizes, or whole layers are to be dropped, the graph
+    is run instead. A group that neither can cut is frozen and says why.
     """
     search = _Search(module, args, kwargs, choice, rules)
     search.try_example()
-    found = search.by_module()
-    if search.has_layers or not found.sound:
-        by_graph = search.by_graph(found)
-        if by_graph is not None and by_graph.sound >= found.sound:
-            found = by_graph
-    return search.settled(found)
+    discovery = search.by_module()
+    if search.has_layers or not discovery.sound:
+        by_graph = search.by_graph(discovery)
+        if by_graph is not None and by_graph.sound >= discovery.sound:
+            discovery = by_graph
+    return search.freeze_faulty(discovery)
 
 
 @dataclass(frozen=True)
-class _Found:
-    """Groups, what runs them, and whether all of them can be cut at once."""
+class _Discovery:
+    """Groups, their runner, and whether all of them can be cut at once."""
 
     groups: Groups
     runner: Runner
@@ -70,68 +70,71 @@ class _Search:
         self.has_layers = False
 
     def try_example(self) -> None:
-        """Run the example once, so that a wrong one is told apart from a network that can't be traced."""
+        """Run the example once, so that a wrong example is not mistaken for a network that can't be traced."""
         try:
             with in_mode(self.module, training=False), torch.no_grad():
                 self.module(*self.args, **self.kwargs)
         except Exception as fault:
             raise TraceError(_does_not_run(self.module, fault)) from fault
 
-    def by_module(self) -> _Found:
-        """The groups with the module's own code to run them."""
-        found = trace(self._export(dynamic=False), self.rules)
-        self.has_layers = bool(self._layers(found))
-        groups = self.choice.apply(self._groups(found), self.names)
-        return self._checked(groups, ModuleRunner(self.module), ModuleRunner(scratch(self.module)))
+    def by_module(self) -> _Discovery:
+        """The groups, run by the module's code."""
+        traced = trace(self._export(dynamic=False), self.rules)
+        self.has_layers = bool(self._layers(traced))
+        groups = self.choice.apply(self._groups(traced), self.names)
+        return self._check(groups, ModuleRunner(self.module), ModuleRunner(scratch(self.module)))
 
-    def by_graph(self, own: _Found) -> _Found | None:
-        """The same with the exported graph, if it computes what the module does."""
+    def by_graph(self, by_module: _Discovery) -> _Discovery | None:
+        """The groups, run by the exported graph, if the graph computes the same as the module."""
         try:
-            found = trace(self._export(dynamic=True), self.rules)
+            traced = trace(self._export(dynamic=True), self.rules)
         except TraceError:
             return None
-        layers = self._layers(found)
-        groups = self.choice.apply(find_groups(found) + layer_groups(layers), self.names)
-        plan = make_plan(found, groups, {b.add.name: b for branches in layers for b in branches})
+        layers = self._layers(traced)
+        groups = self.choice.apply(find_groups(traced) + layer_groups(layers), self.names)
+        plan = make_plan(traced, groups, {branch.add.name: branch for branches in layers for branch in branches})
         runner = GraphRunner(self.module, plan, groups, dict(self.module.state_dict(keep_vars=True)))
-        result = self._checked(groups, runner, runner)
-        return result if result.check.agrees_with(own.check) else None
+        result = self._check(groups, runner, runner)
+        return result if result.check.agrees_with(by_module.check) else None
 
-    def settled(self, found: _Found) -> tuple[Groups, Runner]:
-        """Freeze the groups that can't be cut on the example; where no single one is to blame, all that are left."""
-        while not found.sound:
-            faults = found.check.faults() or dict.fromkeys((g.name for g in found.groups.free), TOGETHER)
-            frozen = [replace(g, frozen_because=faults[g.name]) if g.name in faults else g for g in found.groups]
-            found = self._checked(Groups(frozen), found.runner, found.check.runner)
-        return found.groups, found.runner
+    def freeze_faulty(self, discovery: _Discovery) -> tuple[Groups, Runner]:
+        """Freeze the groups that can't be cut on the example; if each can be cut alone, freeze all that are free."""
+        while not discovery.sound:
+            names = [group.name for group in discovery.groups.free]
+            faults = discovery.check.faults() or dict.fromkeys(names, TOGETHER)
+            reasons = [faults.get(group.name, group.frozen_because) for group in discovery.groups]
+            pairs = zip(discovery.groups, reasons, strict=True)
+            groups = Groups([replace(group, frozen_because=reason) for group, reason in pairs])
+            discovery = self._check(groups, discovery.runner, discovery.check.runner)
+        return discovery.groups, discovery.runner
 
-    def _groups(self, found: Trace) -> list[Group]:
-        """The groups; none is free on a recorded path that leaves out tensors which another path may couple."""
-        groups = find_groups(found)
-        unused = sorted(set(found.tensors) - found.used - {name for name in found.tensors if name.endswith("tracked")})
-        if not found.graph.recorded or not unused:
+    def _groups(self, traced: Trace) -> list[Group]:
+        """The groups; none is free if the recorded path leaves out tensors that another path may couple."""
+        groups = find_groups(traced)
+        unused = sorted(name for name in traced.tensors.keys() - traced.used if not name.endswith("tracked"))
+        if not traced.graph.recorded or not unused:
             return groups
         reason = f"the path depends on the data, and the example does not run through {unused[0]}"
         return [replace(group, frozen_because=group.frozen_because or reason) for group in groups]
 
-    def _layers(self, found: Trace) -> list[list[Branch]]:
-        """The residual branches that may be dropped, in one list or in one for each stage."""
+    def _layers(self, traced: Trace) -> list[list[Branch]]:
+        """The residual branches that may be dropped, in one list or in one list per stage."""
         if "layer" not in self.choice.kinds:
             return []
-        branches = find_branches(found)
+        branches = find_branches(traced)
         lists = stages(branches) if self.choice.layers == "stage" else [branches]
         return [branches for branches in lists if len(branches) > 1]
 
-    def _checked(self, groups: Groups, runner: Runner, tried: Runner) -> _Found:
-        """Checked on a scratch copy: code that remembers what it computed must not remember disturbed weights."""
+    def _check(self, groups: Groups, runner: Runner, tried: Runner) -> _Discovery:
+        """Check groups, with ``tried`` on a scratch copy: code that caches results must not cache disturbed weights."""
         check = CutCheck(tried, groups, self.args, self.kwargs)
-        return _Found(groups, runner, check, check.sound())
+        return _Discovery(groups, runner, check, check.sound())
 
     def _export(self, *, dynamic: bool) -> Graph:
-        """In train mode, where nothing is dead code; to find groups in eval mode if that fails (a norm of one example).
+        """Export the module in train mode, where all code runs; if that fails (a norm of one example), in eval mode.
 
-        A graph that is to be run (``dynamic``) must know how to train, so it is never one of eval mode. Code that takes
-        its path from the data can't be exported at all: the path of the example is recorded instead.
+        A graph that is to be run (``dynamic``) must be able to train, so it is never exported in eval mode. Code that
+        takes its path from the data can't be exported: the path of the example is recorded instead.
         """
         for training in (True,) if dynamic else (True, False):
             try:
@@ -146,13 +149,13 @@ class _Search:
                 graph = recorded_graph(self.module, self.args, self.kwargs)
         except Exception as fault:
             raise TraceError(_cannot_be_traced(line)) from fault
-        warnings.warn(_recorded(line), stacklevel=5)
+        warnings.warn(_recording_note(line), stacklevel=5)
         return graph
 
 
-def _recorded(line: str) -> str:
+def _recording_note(line: str) -> str:
     return (
-        f"the network takes its path from the data{_at(line)}, so its groups were found on the example's path alone; "
+        f"the network takes its path from the data{_at(line)}, so only the example's path was searched for groups; "
         "give an example that runs through every part of it"
     )
 
@@ -160,19 +163,20 @@ def _recorded(line: str) -> str:
 def _cannot_be_traced(line: str) -> str:
     return (
         f"the network can be neither exported nor recorded{_at(line)}. "
-        "Rewrite that line with tensor operations, or nest the parts of the network on their own."
+        "Rewrite that line with tensor operations, or nest the parts of the network separately."
     )
 
 
 def _does_not_run(module: nn.Module, fault: Exception) -> str:
-    parts = {id(part): path for path, part in module.named_modules()}
+    paths_by_id = {id(submodule): path for path, submodule in module.named_modules()}
     frames = [frame for frame, _ in traceback.walk_tb(fault.__traceback__)]
-    paths = [parts[id(owner)] for frame in frames if id(owner := frame.f_locals.get("self")) in parts]
+    owners = [id(frame.f_locals.get("self")) for frame in frames]
+    paths = [paths_by_id[owner] for owner in owners if owner in paths_by_id]
     inside = f" in {paths[-1]!r}" if paths and paths[-1] else ""
     line = user_line("".join(traceback.format_exception(fault)))
-    first = str(fault).strip().split("\n")[0].rstrip(":. ")
+    first_line = str(fault).strip().split("\n")[0].rstrip(":. ")
     return (
-        f"the network does not run on the example{inside}{_at(line)}: {first}. "
+        f"the network does not run on the example{inside}{_at(line)}: {first_line}. "
         "Pass what the network is called with: a tensor, a tuple of arguments, or a dictionary of keyword arguments."
     )
 

@@ -1,4 +1,4 @@
-"""The order over its widths that each group is given."""
+"""Gives each group an order over its widths."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from nestling.reading import Groups
 
 
 def order_maker(order: str | OrderMaker) -> OrderMaker:
-    """What makes an order of (num_blocks, num_always), by its name or as the caller gave it."""
+    """The function that makes an order from (num_blocks, num_always), by name or as the caller passed it."""
     if callable(order) and not isinstance(order, type):
         return order
     if not isinstance(order, str) or order not in ORDERS:

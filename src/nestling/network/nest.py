@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, fields, replace
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -52,37 +53,37 @@ def nest(
     batches: Iterable[tuple[Any, Any]] | None = None,
     loss: Loss | None = None,
 ) -> Nested:
-    """Turn a network into one whose widths can be chosen later; the caller's module is left as it is.
+    """Turn a network into one whose widths can be chosen later; the caller's module does not change.
 
     ``example`` is what the network is called with: a tensor, a tuple of arguments, or a dictionary of keyword
-    arguments. ``weights="gaussian"`` and ``"ivon"`` replace linear and convolution layers by variational ones, whose
-    noise learns by gradients under a log-uniform prior, or by natural gradients under a normal one; None keeps them
-    plain, and ``"auto"`` is ``"ivon"`` for a network with convolutions and ``"gaussian"`` for any other. ``sampling``
-    says how weights are drawn, by default "local" for "gaussian" and "shared" for "ivon" (a network that must run as a
-    graph, such as a transformer: always one draw for the whole batch).
+    arguments. ``weights="gaussian"`` and ``"ivon"`` replace linear and convolution layers by variational ones. Their
+    noise is learned by gradients under a log-uniform prior, or by natural gradients under a normal prior. None keeps
+    the layers plain, and ``"auto"`` is ``"ivon"`` for a network with convolutions and ``"gaussian"`` for any other.
+    ``sampling`` says how weights are drawn, by default "local" for "gaussian" and "shared" for "ivon". A network that
+    must run as a graph, such as a transformer, always has one draw for the whole batch.
 
-    ``kinds`` and ``where`` say what may be cut (``"inner"``: only axes that stay inside a block; ``"all"``: residual
-    streams too), ``exclude`` names modules or tensors to leave alone, ``only`` the groups to cut. By default all
+    ``kinds`` and ``where`` say what may be cut (``"inner"``: all axes except residual streams; ``"all"``: residual
+    streams too), ``exclude`` names modules or tensors that are not cut, ``only`` the groups to cut. By default all
     channels, neurons, heads and paths of the network may be cut. Whole layers may not, because a network whose layers
-    can be dropped runs as a graph and can't be trained with relaxed masks; nor bits, because quantised weights change
-    what the network computes. Residual layers (kind ``"layer"``) are dropped from the end of one list for the whole
-    network, or of one for each stage, as ``layers`` says. With the kind ``"bit"`` weights are quantised as ``bits``
-    says, and the widths of such groups are numbers of levels. ``private`` names cuts, as fractions, whose batch norms
-    have weights of their own. ``rules`` adds rules for operations by name. What can't be cut is in ``nested.groups``
-    with the reason.
+    can be dropped runs as a graph and can't be trained with relaxed masks. Bits may not either, because quantised
+    weights change what the network computes. Residual layers (kind ``"layer"``) are dropped from the end of one list
+    for the whole network, or of one list per stage, as ``layers`` says. With the kind ``"bit"`` weights are quantised
+    as ``bits`` says, and the widths of such groups are numbers of levels. ``private`` names cuts, as fractions, whose
+    batch norms have separate weights. ``rules`` adds rules for operations by name. ``nested.groups`` also has the
+    groups that can't be cut, with the reason.
 
     ``sort`` puts the units of each group in order of importance, so that cuts of a trained network keep those that
     matter; at full width nothing changes. ``"norm"`` is the sum of the absolute weights that produce a unit,
-    ``"taylor"`` the change of the ``loss`` (a function of output and targets, cross-entropy by default) on ``batches``
-    of (inputs, targets) if a unit is removed, to first order. ``"auto"`` is ``"norm"`` if some batch norm has seen
-    training data, else ``"none"``.
+    ``"taylor"`` the first-order change of the ``loss`` (a function of output and targets, cross-entropy by default) on
+    ``batches`` of (inputs, targets) if a unit is removed. ``"auto"`` is ``"norm"`` if some batch norm has been trained,
+    else ``"none"``.
     """
     _check_module(module)
-    wanted = UNIT_KINDS if kinds is None else kinds
-    chosen_bits = _chosen_bits(bits, wanted, rescale)
-    choice = Choice(num_blocks, num_always, wanted, where, exclude, only, layers)
+    chosen_kinds = UNIT_KINDS if kinds is None else kinds
+    chosen_bits = _chosen_bits(bits, chosen_kinds, rescale)
+    choice = Choice(num_blocks, num_always, chosen_kinds, where, exclude, only, layers)
     args, kwargs = as_call(example)
-    maker = order_maker(order)
+    make_order = order_maker(order)
     weights = _chosen_posterior(weights, module)
     posterior = POSTERIORS.get(weights or "")
     if sampling is None:
@@ -103,41 +104,41 @@ def nest(
         groups, with_bits = _with_posteriors(groups, copy), of_posteriors(with_bits, variational)
         runner.refresh()
     groups = with_bit_groups(groups, with_bits, runner.holders.tensors())
-    orders = orders_of(groups, maker, runner.holders.tensors().values())
+    orders = orders_of(groups, make_order, runner.holders.tensors().values())
     example = (args, kwargs)
     nested = Nested(copy, groups, orders, runner, example=example, rescale=rescale, bits=chosen_bits, private=private)
     nested.training = module.training
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "weights": weights,
         "sampling": sampling,
         "num_blocks": num_blocks,
         "num_always": num_always,
     }
-    given |= {"kinds": _kinds_of(groups) if kinds is None else list(kinds)}
-    given |= {"where": where, "layers": layers, "rescale": rescale}
-    given |= {"exclude": sorted(exclude), "only": None if only is None else sorted(only)}
-    given |= {"bits": None if chosen_bits is None else asdict(chosen_bits), "private": list(private)}
-    given |= {} if sort == "none" else {"sort": sort}
-    nested.made_with = None if callable(order) or rules else {"order": order, **given}
+    options |= {"kinds": _kinds_of(groups) if kinds is None else list(kinds)}
+    options |= {"where": where, "layers": layers, "rescale": rescale}
+    options |= {"exclude": sorted(exclude), "only": None if only is None else sorted(only)}
+    options |= {"bits": None if chosen_bits is None else asdict(chosen_bits), "private": list(private)}
+    options |= {} if sort == "none" else {"sort": sort}
+    nested.made_with = None if callable(order) or rules else {"order": order, **options}
     return nested
 
 
 def _check_module(module: object) -> None:
-    """Refuse what is not a module, and weights that are not there or not finite; a buffer may hold an infinite mask."""
+    """Raise an error unless this is a module with initialised, finite weights; a buffer may be an infinite mask."""
     if not isinstance(module, nn.Module):
         given = f"a {type(module).__name__}"
         raise DtypeError("module", given, "an nn.Module", "Wrap a function in a module's forward.")
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             given = "a tensor that is not initialised"
-            raise ArgumentError(name, given, "there", "Call the network once before nesting it.")
+            raise ArgumentError(name, given, "initialised", "Run the network once before nesting it.")
         checked = isinstance(tensor, nn.Parameter) or bool(tensor.isnan().any())
         if checked and tensor.is_floating_point():
             real_tensor(name, tensor)
 
 
 def _chosen_posterior(weights: str | None, module: nn.Module) -> str | None:
-    """The posterior of the weights, or None where they stay plain."""
+    """The name of the weight posterior, or None if the weights stay plain."""
     if weights == "auto":
         return default_posterior(module)
     if weights is not None and weights not in POSTERIORS:
@@ -147,7 +148,7 @@ def _chosen_posterior(weights: str | None, module: nn.Module) -> str | None:
 
 
 def _chosen_bits(bits: Bits | Mapping[str, Any] | None, kinds: Collection[Kind], rescale: bool) -> Bits | None:
-    """How weights are quantised, or None where they are not."""
+    """How weights are quantised, or None if they are not."""
     if "bit" not in kinds:
         if bits is not None:
             raise ArgumentError("bits", repr(bits), "left out", "Quantise with kinds=('bit',), or ('channel', 'bit').")
@@ -157,15 +158,15 @@ def _chosen_bits(bits: Bits | Mapping[str, Any] | None, kinds: Collection[Kind],
         raise ArgumentError("rescale", "True with quantised weights", "False with bits", advice)
     if bits is None or isinstance(bits, Bits):
         return bits or Bits()
-    if not isinstance(bits, Mapping) or not set(bits) <= {own.name for own in fields(Bits)}:
+    if not isinstance(bits, Mapping) or not set(bits) <= {option.name for option in fields(Bits)}:
         raise ArgumentError("bits", repr(bits), "options of nl.Bits", "Pass nl.Bits(num_groups=7).")
     return Bits(**bits)
 
 
 def _kinds_of(groups: Groups) -> list[Kind]:
-    """The kinds that are cut by default; heads and paths only where there are some, as before they were the default."""
-    found = {"channel", "neuron", *(group.kind for group in groups.free)}
-    return [kind for kind in UNIT_KINDS if kind in found]
+    """The kinds that are cut by default; heads and paths only if the network has any, as in earlier versions."""
+    kinds = {"channel", "neuron", *(group.kind for group in groups.free)}
+    return [kind for kind in UNIT_KINDS if kind in kinds]
 
 
 def _sort(
@@ -175,17 +176,17 @@ def _sort(
     batches: Iterable[tuple[Any, Any]] | None,
     loss: Loss | None,
 ) -> None:
-    """Sort units by the norms of their weights, or by the loss on batches; warn of groups that stay as they are."""
+    """Sort units by the norms of their weights, or by the loss on batches; warn of groups that are not sorted."""
     device = next((tensor.device for tensor in module.parameters()), None)
-    found = norms(module, groups) if batches is None else taylor(module, groups, _calls(batches, device), loss)
-    for name, reason in sort_units(module, groups, call, found).items():
+    importance = norms(module, groups) if batches is None else taylor(module, groups, _calls(batches, device), loss)
+    for name, reason in sort_units(module, groups, call, importance).items():
         warnings.warn(f"{name}: not sorted, {reason}", stacklevel=3)
 
 
 def _calls(
     batches: Iterable[Any], device: torch.device | None
 ) -> Iterator[tuple[tuple[tuple[Any, ...], dict[str, Any]], Any]]:
-    """Each batch as what the network is called with, and its targets, on a device."""
+    """The arguments of the network and the targets of each batch, on a device."""
     for batch in batches:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             given = f"a {type(batch).__name__}" + (f" of {len(batch)}" if isinstance(batch, tuple | list) else "")
@@ -195,8 +196,8 @@ def _calls(
 
 
 def _with_posteriors(groups: Groups, module: nn.Module) -> Groups:
-    """Where a layer became variational, the slices of its weight are those of its posterior; the mean reads."""
-    layers = {path: part for path, part in module.named_modules() if isinstance(part, VariationalLayer)}
+    """Replace the slices of each variational layer's weight by slices of its posterior; the mean alone reads."""
+    layers = {path: submodule for path, submodule in module.named_modules() if isinstance(submodule, VariationalLayer)}
 
     def renamed(piece: Slice) -> tuple[Slice, ...]:
         path, _, key = piece.tensor.rpartition(".")
@@ -208,4 +209,4 @@ def _with_posteriors(groups: Groups, module: nn.Module) -> Groups:
             *(replace(piece, tensor=name, axis=axis, reads=False) for name, axis in others),
         )
 
-    return Groups([replace(group, slices=tuple(p for s in group.slices for p in renamed(s))) for group in groups])
+    return Groups([replace(group, slices=tuple(chain.from_iterable(map(renamed, group.slices)))) for group in groups])

@@ -1,4 +1,4 @@
-"""The options of ``nest``: to be had without torch."""
+"""The options of ``nest``; imports no torch."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -19,21 +19,21 @@ class Nesting:
     sampling: Sampling | None = None
     """How weights are drawn, by default local for gaussian and shared for ivon; shared or each for segmentation."""
     num_blocks: int = 32
-    """Into how many blocks each group is divided."""
+    """The number of blocks that each group is divided into."""
     num_always: int = 2
-    """How many of them are never cut."""
+    """The number of blocks of each group that are never cut."""
     kinds: tuple[Kind, ...] | None = None
     """What may be cut; by default all channels, neurons, heads and paths."""
     where: Literal["inner", "all"] = "inner"
-    """Cut only what stays inside a block, or residual streams too."""
+    """inner cuts all axes except residual streams; all cuts residual streams too."""
     layers: Literal["network", "stage"] = "network"
     """Drop layers from the end of the network, or of each stage."""
     bits: Bits = field(default_factory=Bits)
-    """How weights are quantised, where kinds has bit."""
+    """How weights are quantised if kinds has bit."""
     private: tuple[float, ...] = ()
-    """Fractions at which batch norms have weights of their own, as in slimmable networks."""
+    """Fractions at which batch norms have separate weights, as in slimmable networks."""
     exclude: tuple[str, ...] = ()
-    """Modules or tensors to leave alone."""
+    """Modules or tensors that are not cut."""
     only: tuple[str, ...] | None = None
     """Groups to cut; all others stay whole."""
     rescale: bool = False
@@ -42,7 +42,7 @@ class Nesting:
     """norm puts the units with the largest weights first; auto does so for pretrained weights."""
 
     def options(self, *, pretrained: bool = False) -> dict[str, Any]:
-        """The options as ``nest`` takes them, for a network that has ``pretrained`` weights or none."""
+        """The options as ``nest`` takes them, for a network with or without ``pretrained`` weights."""
         bits = self.bits if "bit" in (self.kinds or ()) else None
         sort = "norm" if pretrained and self.sort == "auto" else self.sort
         return vars(self) | {"weights": None if self.weights == "plain" else self.weights, "bits": bits, "sort": sort}

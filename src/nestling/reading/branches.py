@@ -8,10 +8,10 @@ from nestling.reading.trace import Trace
 from nestling.reading.traced_value import Value
 
 
-def find_branches(found: Trace) -> list[Branch]:
-    """The innermost residual branches with tensors of their own, in the order they run."""
-    nodes = list(found.graph.nodes)
-    branches = [branch for node in nodes if (branch := _branch(found, nodes, node)) is not None]
+def find_branches(traced: Trace) -> list[Branch]:
+    """The innermost residual branches that have tensors, in the order they run."""
+    nodes = list(traced.graph.nodes)
+    branches = [branch for node in nodes if (branch := _branch(traced, nodes, node)) is not None]
     adds = {branch.add for branch in branches}
     return [branch for branch in branches if not branch.nodes & adds]
 
@@ -24,31 +24,31 @@ def stages(branches: list[Branch]) -> list[list[Branch]]:
     return list(by_shape.values())
 
 
-def _branch(found: Trace, nodes: list[fx.Node], node: fx.Node) -> Branch | None:
+def _branch(traced: Trace, nodes: list[fx.Node], node: fx.Node) -> Branch | None:
     if node.op != "call_function" or getattr(node.target, "__name__", "") not in ("add.Tensor", "add_.Tensor"):
         return None
-    sides = [side for side in node.args[:2] if isinstance(side, fx.Node) and _fits(found, side, node)]
-    if len(sides) < 2 or sides[0] is sides[1]:
+    operands = [operand for operand in node.args[:2] if isinstance(operand, fx.Node) and _fits(traced, operand, node)]
+    if len(operands) < 2 or operands[0] is operands[1]:
         return None
     before = nodes[: nodes.index(node)]
-    options = [_dropped(found, before, node, side, other) for side, other in (sides[::-1], sides)]
-    own = [option for option in options if option.tensors]
-    return max(own, key=lambda option: len(option.nodes), default=None)
+    candidates = [_dropped(traced, before, node, operand, skip) for operand, skip in (operands[::-1], operands)]
+    with_tensors = [candidate for candidate in candidates if candidate.tensors]
+    return max(with_tensors, key=lambda candidate: len(candidate.nodes), default=None)
 
 
-def _fits(found: Trace, side: fx.Node, add: fx.Node) -> bool:
-    value = found.values[side]
+def _fits(traced: Trace, operand: fx.Node, add: fx.Node) -> bool:
+    value = traced.values[operand]
     return isinstance(value, Value) and value.from_input and value.shape == shape_of(add)
 
 
-def _dropped(found: Trace, before: list[fx.Node], add: fx.Node, side: fx.Node, skip: fx.Node) -> Branch:
-    """What dies if ``add`` gives ``skip`` instead of the sum."""
+def _dropped(traced: Trace, before: list[fx.Node], add: fx.Node, operand: fx.Node, skip: fx.Node) -> Branch:
+    """The nodes and tensors that are no longer needed if ``add`` gives ``skip`` instead of the sum."""
     dead: set[fx.Node] = set()
     for node in reversed(before):
-        needed_only_here = node.users and all(user in dead or (user is add and node is side) for user in node.users)
+        needed_only_here = node.users and all(user in dead or (user is add and node is operand) for user in node.users)
         if needed_only_here and node is not skip:
             dead.add(node)
-    names = found.graph.tensor_names
+    names = traced.graph.tensor_names
     owners = {names[node].rpartition(".")[0] for node in dead if node in names}
     for node, name in names.items():
         if name.rpartition(".")[0] in owners and all(not user.users for user in node.users):

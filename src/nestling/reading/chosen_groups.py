@@ -1,4 +1,4 @@
-"""Which of the groups that could be cut are to be cut, and in how many blocks."""
+"""Decides which of the groups that can be cut are cut, and in how many blocks."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -11,7 +11,7 @@ from nestling.reading.options import KINDS, Kind
 
 
 class Choice:
-    """The caller's wishes, applied to every group that was found."""
+    """The caller's choice of groups, applied to every group of the network."""
 
     def __init__(
         self,
@@ -25,12 +25,12 @@ class Choice:
     ) -> None:
         count("num_blocks", num_blocks, "how many blocks a group is split into")
         count("num_always", num_always, "how many blocks of a group are never cut")
-        for name, given in (("kinds", kinds), ("exclude", exclude), ("only", only)):
-            if isinstance(given, str):
-                raise ArgumentError(name, repr(given), "a tuple of names", f"Write ({given!r},).")
-        wrong = sorted(set(kinds) - set(KINDS))
-        if wrong:
-            raise ArgumentError("kinds", wrong, f"out of {', '.join(KINDS)}", "Pass a tuple of kinds.")
+        for name, names in (("kinds", kinds), ("exclude", exclude), ("only", only)):
+            if isinstance(names, str):
+                raise ArgumentError(name, repr(names), "a tuple of names", f"Write ({names!r},).")
+        unknown = sorted(set(kinds) - set(KINDS))
+        if unknown:
+            raise ArgumentError("kinds", unknown, f"out of {', '.join(KINDS)}", "Pass a tuple of kinds.")
         if where not in ("inner", "all"):
             raise ArgumentError("where", repr(where), "'inner' or 'all'", "'all' cuts residual streams too.")
         if layers not in ("network", "stage"):
@@ -42,27 +42,27 @@ class Choice:
         self.exclude = tuple(exclude)
         self.only = None if only is None else [name for name in only if not name.endswith(BIT_SUFFIX)]
 
-    def apply(self, found: list[Group], names: Mapping[str, str]) -> Groups:
-        """The groups with blocks of their own, each not chosen one saying so.
+    def apply(self, groups: list[Group], names: Mapping[str, str]) -> Groups:
+        """The groups with their numbers of blocks; a group that is not chosen says why.
 
-        ``names`` has every name of every tensor, with the one that groups know it by.
+        ``names`` maps every name of every tensor to the one that groups use.
         """
         for name in self.exclude:
             if not any(_within(tensor, name) for tensor in names):
                 raise ArgumentError("exclude", repr(name), "a module or tensor of the network", "Check its path.")
-        excluded = {known for tensor, known in names.items() if any(_within(tensor, name) for name in self.exclude)}
-        named = {group.name: group for group in _distinct(found)}
+        excluded = {canonical for name, canonical in names.items() if any(_within(name, path) for path in self.exclude)}
+        groups_by_name = {group.name: group for group in _distinct(groups)}
         for name in self.only or ():
-            self._check_named(name, named)
-        return Groups([self._chosen(group, excluded) for group in named.values()])
+            self._check_named(name, groups_by_name)
+        return Groups([self._chosen(group, excluded) for group in groups_by_name.values()])
 
-    def _check_named(self, name: str, named: Mapping[str, Group]) -> None:
-        known = ", ".join(group.name for group in named.values() if group.free)
-        if name not in named:
-            raise ArgumentError("only", repr(name), f"names of groups ({known})", "Nest once without it to see them.")
-        if not named[name].free:
-            given = f"{name!r}, which can't be cut: {named[name].frozen_because}"
-            raise ArgumentError("only", given, f"names of groups that can ({known})", "Leave it out.")
+    def _check_named(self, name: str, groups_by_name: Mapping[str, Group]) -> None:
+        free = ", ".join(group.name for group in groups_by_name.values() if group.free)
+        if name not in groups_by_name:
+            raise ArgumentError("only", repr(name), f"names of groups ({free})", "Nest once without it to see them.")
+        if not groups_by_name[name].free:
+            refused = f"{name!r}, which can't be cut: {groups_by_name[name].frozen_because}"
+            raise ArgumentError("only", refused, f"names of groups that can ({free})", "Leave it out.")
 
     def _chosen(self, group: Group, excluded: set[str]) -> Group:
         if not group.free:
@@ -90,10 +90,10 @@ def _within(tensor: str, name: str) -> bool:
 
 
 def _distinct(groups: list[Group]) -> list[Group]:
-    """Groups with names of their own: a second one at the same place gets a number."""
-    seen: Counter[str] = Counter()
-    named = []
+    """The groups under distinct names: a second group of the same name gets a number."""
+    counts: Counter[str] = Counter()
+    distinct = []
     for group in groups:
-        seen[group.name] += 1
-        named.append(group if seen[group.name] == 1 else replace(group, name=f"{group.name}#{seen[group.name]}"))
-    return named
+        counts[group.name] += 1
+        distinct.append(group if counts[group.name] == 1 else replace(group, name=f"{group.name}#{counts[group.name]}"))
+    return distinct

@@ -32,12 +32,12 @@ def smallest_cut(groups: Groups) -> Cut:
 
 
 def make_cut(groups: Groups, wanted: float | Mapping[str, int] | Cut) -> Cut:
-    """A cut from a fraction of every group's blocks, from widths by name (the others stay whole), or a Cut."""
+    """A cut from a fraction of every group's blocks, from widths by name (other groups stay whole), or from a Cut."""
     if isinstance(wanted, Cut):
         wanted = wanted.as_dict()
     if isinstance(wanted, Mapping):
-        given = {name: _width(groups[name], width) for name, width in wanted.items()}
-        return Cut(tuple((group.name, given.get(group.name, group.num_blocks)) for group in groups.free))
+        widths = {name: _width(groups[name], width) for name, width in wanted.items()}
+        return Cut(tuple((group.name, widths.get(group.name, group.num_blocks)) for group in groups.free))
     if isinstance(wanted, bool) or not isinstance(wanted, int | float):
         needed = "a fraction, a dictionary of widths, or a Cut"
         raise DtypeError("cut", repr(wanted), needed, "For half of every group pass 0.5.")
@@ -49,7 +49,7 @@ def make_cut(groups: Groups, wanted: float | Mapping[str, int] | Cut) -> Cut:
 
 
 def _share(group: Group, fraction: float) -> int:
-    """The nearest number of blocks to a fraction of them, halves rounded up, and never below what is always kept."""
+    """The number of blocks nearest to a fraction of them, halves rounded up, and at least those always kept."""
     return max(group.num_always, int(fraction * group.num_blocks + 0.5))
 
 

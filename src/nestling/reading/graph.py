@@ -22,7 +22,7 @@ from nestling.torch_parts import ASSERTED_METADATA, example_size, pytree, record
 class Graph:
     """A graph whose placeholders are parameters and buffers (by name), constants, and the caller's inputs.
 
-    ``recorded`` says that it is the path of one example, which other inputs may not take.
+    ``recorded`` means that the graph is the path of one example, and that other inputs may take another path.
     """
 
     graph: fx.Graph
@@ -38,7 +38,7 @@ class Graph:
         return self.graph.nodes
 
     def where(self, node: fx.Node) -> str:
-        """The user's line that made a node, as ' at file:line (code)', or nothing where it is unknown."""
+        """The user's line that made a node, as ' at file:line (code)'; empty if the line is unknown."""
         line = user_line(node.meta.get("stack_trace") or "")
         return f" at {line}" if line else ""
 
@@ -47,19 +47,19 @@ def export_graph(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     """Export a module in the mode it is in; ``dynamic`` keeps the sizes of the inputs open where the code allows it."""
     shapes = _open_shapes(args, kwargs) if dynamic else None
     try:
-        with _unheard():
+        with _quiet_torch_logs():
             program = torch.export.export(_Traced(module), args, kwargs, dynamic_shapes=shapes, strict=False)
-    except Exception as fault:  # torch raises errors of many kinds, from the user's code and from its own
+    except Exception as fault:  # torch raises errors of many kinds, from the user's code and from torch's
         trail = "".join(traceback.format_exception(fault))
         raise TraceError(user_line(str(fault)) or user_line(trail)) from fault
     _inline(program.graph_module)
     for node in program.graph.find_nodes(op="call_function", target=ASSERTED_METADATA):
-        program.graph.erase_node(node)  # it names the example's precision, and the check runs in another
+        program.graph.erase_node(node)  # the assertion fixes the precision; the check runs in another
     program.graph.eliminate_dead_code()
     signature = program.graph_signature
     canonical = Holders(module).canonical
     named = signature.inputs_to_parameters | signature.inputs_to_buffers
-    names = {own: canonical[name.removeprefix("module.")] for own, name in named.items()}
+    names = {placeholder: canonical[name.removeprefix("module.")] for placeholder, name in named.items()}
     lifted = signature.inputs_to_lifted_tensor_constants
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     return Graph(
@@ -72,14 +72,14 @@ def export_graph(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 class _Traced(nn.Module):
-    """A module as an export sees it: where its code can't be traced, torch would print the graph so far to stderr."""
+    """A module wrapped for the export, so that torch does not print the graph to stderr where tracing fails."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Run the module; what torch raises of data goes on as an error that it does not print the graph for."""
+        """Run the module, and turn torch's errors into ``TraceError``, for which torch does not print the graph."""
         try:
             return self.module(*args, **kwargs)
         except RuntimeError as fault:
@@ -87,20 +87,20 @@ class _Traced(nn.Module):
 
 
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
-"""Whether this thread or task is inside ``_unheard``."""
+"""Whether this thread or task is inside ``_quiet_torch_logs``."""
 
 
-def _is_told(record: logging.LogRecord) -> bool:
+def _is_logged(record: logging.LogRecord) -> bool:
     return not _tracing.get() or record.levelno > logging.ERROR
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
-    """Keep torch's loggers from saying what an export fails at, in this thread: it is told in words of our own."""
-    known = logging.root.manager.loggerDict
-    for name in [name for name in known if name.partition(".")[0] == "torch"]:
-        for handler in getattr(known[name], "handlers", ()):
-            handler.addFilter(_is_told)
+def _quiet_torch_logs() -> Iterator[None]:
+    """Keep torch's loggers in this thread from reporting why an export fails: ``TraceError`` says it."""
+    loggers = logging.root.manager.loggerDict
+    for name in [name for name in loggers if name.partition(".")[0] == "torch"]:
+        for handler in getattr(loggers[name], "handlers", ()):
+            handler.addFilter(_is_logged)
     token = _tracing.set(True)
     try:
         yield
@@ -126,19 +126,19 @@ def recorded_graph(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def user_line(text: str) -> str:
-    """The last line of the user's own code that a traceback in a text names, as 'file:line (code)', or nothing."""
+    """The last line of the user's code in the traceback that a text contains, as 'file:line (code)', or ''."""
     frames = re.findall(r'File "([^"]+)", line (\d+), in \w+\n\s*(.*)', text)
-    own = [frame for frame in frames if "/torch/" not in frame[0] and "/nestling/" not in frame[0]]
-    if not own:
+    user_frames = [frame for frame in frames if "/torch/" not in frame[0] and "/nestling/" not in frame[0]]
+    if not user_frames:
         return ""
-    path, line, code = own[-1]
+    path, line, code = user_frames[-1]
     return f"{path.rsplit('/', 1)[-1]}:{line} ({code.strip()})"
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...] | None:
-    """Shape of the tensor a node gives, with the example's sizes where they are open; None if it gives no tensor."""
-    val = node.meta.get("val")
-    return tuple(int(hint(size)) for size in val.shape) if isinstance(val, Tensor) else None
+    """Shape of a node's output, with the example's sizes where sizes are open; None if the output is no tensor."""
+    tensor = node.meta.get("val")
+    return tuple(int(hint(size)) for size in tensor.shape) if isinstance(tensor, Tensor) else None
 
 
 def hint(size: Any) -> Any:  # noqa: ANN401
@@ -150,18 +150,19 @@ def hint(size: Any) -> Any:  # noqa: ANN401
     return size
 
 
-def _inline(owner: fx.GraphModule) -> None:
-    """Put the body of each ``no_grad`` or ``autocast`` block in its place; no gradient leaves a ``no_grad`` one."""
-    graph = owner.graph
+def _inline(graph_module: fx.GraphModule) -> None:
+    """Replace each ``no_grad`` or ``autocast`` subgraph by its nodes; the results of ``no_grad`` are detached."""
+    graph = graph_module.graph
     for node in list(graph.nodes):
         name = str(node.target)
         if node.op != "call_function" or name not in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
             continue
-        place = next(i for i, given in enumerate(node.args) if isinstance(given, fx.Node) and given.op == "get_attr")
-        body = getattr(owner, node.args[place].target)
+        operands = enumerate(node.args)
+        body_argument = next(i for i, operand in operands if isinstance(operand, fx.Node) and operand.op == "get_attr")
+        body = getattr(graph_module, node.args[body_argument].target)
         _inline(body)
-        held = name == "wrap_with_set_grad_enabled" and node.args[0] is False
-        results = _copied_before(node, body.graph, node.args[place + 1 :], detached=held)
+        without_gradient = name == "wrap_with_set_grad_enabled" and node.args[0] is False
+        results = _copy_before(node, body.graph, node.args[body_argument + 1 :], detached=without_gradient)
         for user in list(node.users):
             assert user.target is operator.getitem
             user.replace_all_uses_with(results[user.args[1]])
@@ -169,14 +170,14 @@ def _inline(owner: fx.GraphModule) -> None:
         graph.erase_node(node)
 
 
-def _copied_before(node: fx.Node, body: fx.Graph, operands: Sequence[Any], *, detached: bool) -> list[Any]:
-    """Copy a graph to the place before ``node`` and give what it returns."""
-    given = iter(operands)
+def _copy_before(node: fx.Node, body: fx.Graph, operands: Sequence[Any], *, detached: bool) -> list[Any]:
+    """Copy the nodes of a graph in front of ``node`` and return their results."""
+    remaining = iter(operands)
     copied: dict[fx.Node, Any] = {}
     with node.graph.inserting_before(node):
         for inner in body.nodes:
             if inner.op == "placeholder":
-                copied[inner] = next(given)
+                copied[inner] = next(remaining)
             elif inner.op != "output":
                 copied[inner] = node.graph.node_copy(inner, copied.__getitem__)
         (returned,) = next(inner for inner in body.nodes if inner.op == "output").args
@@ -193,9 +194,9 @@ def _detached(result: Any) -> Any:  # noqa: ANN401
 
 
 def _open_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    """Every size of every input open, laid out as the arguments are; of images only the batch.
+    """All sizes of all inputs left open, laid out as the arguments are; of images only the batch size.
 
-    Open sides of images take the export many times as long, and say nothing about attention.
+    With open image sides the export takes many times as long, and attention does not need them.
     """
 
     def open_all(leaf: Any) -> Any:  # noqa: ANN401
@@ -203,5 +204,5 @@ def _open_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa:
             return None
         return dict.fromkeys(range(leaf.ndim if leaf.ndim < 4 else 1), torch.export.Dim.AUTO)
 
-    given = {"args": args, "kwargs": kwargs}  # as _Traced takes them; torch refuses the name of what is empty
-    return pytree.tree_map(open_all, {name: values for name, values in given.items() if values})
+    arguments = {"args": args, "kwargs": kwargs}  # as _Traced takes them; torch refuses the names of empty ones
+    return pytree.tree_map(open_all, {name: values for name, values in arguments.items() if values})

@@ -11,12 +11,12 @@ from nestling.reading.options import Kind
 from nestling.tables import text_table
 
 BIT_SUFFIX = ".bits"
-"""What the name of a group of bits ends with, after that of its first layer; ``only`` leaves such names to them."""
+"""The end of a bit group's name, after the name of its first layer; ``only`` passes such names on to bits."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """What a group owns of one tensor: ``rows`` (size, rows per unit) along ``axis``; ``reads`` if it consumes."""
+    """The ``rows`` (size, rows per unit) of a tensor along ``axis`` that go with a group; ``reads`` if they read it."""
 
     tensor: str
     axis: int
@@ -29,8 +29,8 @@ class Group:
     """``size`` units in ``num_blocks`` blocks, the first ``num_always`` of which are never cut.
 
     ``exact`` is False where a norm's statistics run over the axis, so that a cut changes what is left.
-    ``frozen_because`` says why a group can't be cut, and is None if it can. A group of layers has no slices: ``drops``
-    names the residual branch that each of its units is. Nor has a group of bits, which ``quantises`` whole tensors.
+    ``frozen_because`` says why a group can't be cut; None if it can be. A group of layers has no slices: ``drops``
+    names the residual branch of each of its units. A group of bits has none either: it ``quantises`` whole tensors.
     """
 
     name: str
@@ -56,13 +56,13 @@ class Group:
         return self.frozen_because is None
 
     def units(self, width: int) -> int:
-        """How many units the first ``width`` blocks hold: as even as whole units allow, larger blocks first."""
+        """How many units the first ``width`` blocks have; block sizes differ by one unit at most, larger first."""
         small, extra = divmod(self.size, self.num_blocks)
         return width * small + min(width, extra)
 
     def blocks(self) -> Tensor:
         """The block (size,) that each unit belongs to."""
-        counts = torch.tensor([self.units(j + 1) - self.units(j) for j in range(self.num_blocks)])
+        counts = torch.tensor([self.units(block + 1) - self.units(block) for block in range(self.num_blocks)])
         return torch.repeat_interleave(torch.arange(self.num_blocks), counts)
 
 
@@ -83,9 +83,9 @@ class Groups(Sequence[Group]):
         if not isinstance(key, str):
             return self._groups[key]
         if key not in self._by_name:
-            known = ", ".join(group.name for group in self.free) or "none"
+            names = ", ".join(group.name for group in self.free) or "none"
             raise ArgumentError(
-                "group", repr(key), f"the name of a group ({known})", "Print nested.groups for a table."
+                "group", repr(key), f"the name of a group ({names})", "Print nested.groups for a table."
             )
         return self._by_name[key]
 
@@ -96,7 +96,7 @@ class Groups(Sequence[Group]):
 
     @property
     def frozen(self) -> tuple[Group, ...]:
-        """The groups that can't be cut, each of which says why."""
+        """The groups that can't be cut; ``frozen_because`` says why."""
         return tuple(group for group in self._groups if not group.free)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The parameters and buffers of a module by name, with every place that holds each of them."""
+"""The parameters and buffers of a module by name, with every place where the module keeps them."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -10,42 +10,42 @@ from nestling.torch_parts import tensor_stores
 
 
 class Holders:
-    """Where a module keeps its tensors; a tensor that several places share goes by the first of its names.
+    """Where a module keeps its tensors; a tensor shared by several places has the first of its names.
 
-    ``canonical`` maps every name to that first one, ``members`` has each submodule with its own tensors' names.
+    ``canonical`` maps every name to that first name; ``members`` has each submodule with the names of its tensors.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._places: dict[str, list[tuple[dict[str, Tensor | None], str]]] = defaultdict(list)
         self.canonical: dict[str, str] = {}
         self.members: list[tuple[nn.Module, dict[str, str]]] = []
-        first: dict[int, str] = {}
-        seen: set[int] = set()
-        for path, owner in module.named_modules(remove_duplicate=False):
+        first_names: dict[int, str] = {}
+        visited: set[int] = set()
+        for path, submodule in module.named_modules(remove_duplicate=False):
             names: dict[str, str] = {}
-            for store in tensor_stores(owner):
+            for store in tensor_stores(submodule):
                 for key, tensor in store.items():
                     if tensor is not None:
                         name = f"{path}.{key}" if path else key
-                        names[key] = self.canonical[name] = first.setdefault(id(tensor), name)
-                        if id(owner) not in seen:
+                        names[key] = self.canonical[name] = first_names.setdefault(id(tensor), name)
+                        if id(submodule) not in visited:
                             self._places[names[key]].append((store, key))
-            if names and id(owner) not in seen:
-                self.members.append((owner, names))
-            seen.add(id(owner))
+            if names and id(submodule) not in visited:
+                self.members.append((submodule, names))
+            visited.add(id(submodule))
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor once, under the first of its names."""
-        found = {}
+        tensors = {}
         for name, ((store, key), *_) in self._places.items():
             tensor = store[key]
             assert tensor is not None
-            found[name] = tensor
-        return found
+            tensors[name] = tensor
+        return tensors
 
     @contextmanager
     def replaced(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-        """Put other tensors in the module's hands for a while; what they compute flows back into the module's own."""
+        """Let the module use other tensors inside the ``with``, and its former tensors again afterwards."""
         places = [(store, key, name) for name in tensors for store, key in self._places[name]]
         saved = [store[key] for store, key, _ in places]
         try:
@@ -57,7 +57,7 @@ class Holders:
                 store[key] = tensor
 
     def put(self, tensors: Mapping[str, Tensor]) -> None:
-        """Give the module smaller tensors of its own for good: parameters stay parameters."""
+        """Give the module smaller tensors for good, as contiguous copies; parameters stay parameters."""
         for name, tensor in tensors.items():
             (store, key), *_ = self._places[name]
             old = store[key]
@@ -68,7 +68,7 @@ class Holders:
                 store[key] = new
 
     def tie(self) -> None:
-        """Give the places of each tensor one and the same again, where each was given its own."""
+        """Make each shared tensor shared again, after its places were given different tensors."""
         for (store, key), *others in self._places.values():
             for other, name in others:
                 other[name] = store[key]

@@ -1,4 +1,4 @@
-"""Labels for the elements of tensor axes, united wherever an operation makes them live or die together."""
+"""Labels for the elements of tensor axes, united wherever an operation needs them kept or cut together."""
 
 from dataclasses import dataclass, field
 
@@ -29,34 +29,34 @@ class Labels:
         return ids
 
     def unite(self, left: Ids, right: Ids, *, stream: bool = False) -> None:
-        """Let the elements of two arrays of the same shape live or die together; ``stream`` says by a residual add."""
+        """Keep or cut the elements of two arrays of one shape together; ``stream`` if a residual add asks for it."""
         if left is right:
             return
         (self.stream_edges if stream else self.edges).append((left.ravel(), right.ravel()))
 
     def freeze(self, ids: Ids, reason: str) -> None:
-        """Never cut these, and say why."""
+        """Never cut these ids, and remember why."""
         anchor = self.new(1)
         self.reasons[int(anchor[0])] = reason
         self.unite(np.broadcast_to(anchor, ids.shape), ids)
 
     def mark(self, ids: Ids, name: str) -> None:
-        """Remember how these are used, under a name such as ``read`` (by a contraction), ``head`` or ``inexact``."""
+        """Remember how these ids are used: a name such as ``read`` (by a contraction), ``head`` or ``inexact``."""
         self.marks.setdefault(name, []).append(ids.ravel())
 
     def marked(self, name: str) -> NDArray[np.bool_]:
-        """For every id whether it carries the mark."""
-        found = np.zeros(self.count, dtype=bool)
+        """For every id, whether it has the mark ``name``."""
+        marked = np.zeros(self.count, dtype=bool)
         for ids in self.marks.get(name, ()):
-            found[ids] = True
-        return found
+            marked[ids] = True
+        return marked
 
     def keep_rectangular(self, grid: Ids) -> None:
-        """A reshape laid these ids out on a grid that must stay rectangular: whole rows of some axis go together."""
+        """Remember a grid of ids, made by a reshape, that must stay rectangular: along some axis whole rows are cut."""
         self.grids.append(grid)
 
     def components(self) -> Ids:
-        """For every id the smallest id it is united with, after each grid has an axis along which it can be cut."""
+        """For every id, the smallest id it is united with, once every grid has an axis along which it can be cut."""
         root = _solve(self.count, self.edges + self.stream_edges)
         while True:
             torn = [grid for grid in self.grids if not _cuttable(root[grid])]
@@ -68,9 +68,10 @@ class Labels:
             root = _solve(self.count, self.edges + self.stream_edges)
 
     def residual_ids(self) -> Ids:
-        """Ids that some residual add ties to others which no other operation ties them to."""
+        """Ids that only a residual add ties to other ids."""
         inner = _solve(self.count, self.edges)
-        return np.concatenate([np.zeros(0, np.int64), *(_differing(inner, a, b) for a, b in self.stream_edges)])
+        tied = [_differing(inner, left, right) for left, right in self.stream_edges]
+        return np.concatenate([np.zeros(0, np.int64), *tied])
 
 
 def _differing(root: Ids, left: Ids, right: Ids) -> Ids:
@@ -79,7 +80,7 @@ def _differing(root: Ids, left: Ids, right: Ids) -> Ids:
 
 
 def _cuttable(grid: Ids) -> bool:
-    """Whether some axis has, at each of its positions, a single label over all other axes."""
+    """Whether a grid has an axis with a single label at each position, over all other axes."""
     if (grid == grid.flat[0]).all():
         return True
     rows = (np.moveaxis(grid, axis, 0).reshape(size, -1) for axis, size in enumerate(grid.shape))

@@ -1,4 +1,4 @@
-"""What the options of ``nest`` may be, by name, and the record of those of its bits: to be had without torch."""
+"""The values that options of ``nest`` may have, and the record of its options for bits; imports no torch."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -9,7 +9,7 @@ from nestling.errors import ArgumentError, DtypeError
 Kind = Literal["neuron", "channel", "head", "path", "layer", "bit"]
 KINDS: tuple[Kind, ...] = ("neuron", "channel", "head", "path", "layer", "bit")
 UNIT_KINDS: tuple[Kind, ...] = ("channel", "neuron", "head", "path")
-"""What is cut unless the caller says otherwise: parts of layers, of which a cut computes what zeros would give."""
+"""The kinds that are cut by default: parts of layers, whose removal gives the same result as setting them to zero."""
 How = Literal["straight_through", "sigmoid"]
 HOWS: tuple[How, ...] = ("straight_through", "sigmoid")
 QuantiserName = Literal["steps", "dorefa"]
@@ -20,13 +20,13 @@ class Bits:
     """How weights are quantised, where ``kinds`` of ``nest`` includes "bit"."""
 
     num_groups: int | None = None
-    """Into how many groups of consecutive layers, each with a number of bits of its own; None is one for each layer."""
+    """The number of groups of consecutive layers, each with its own number of bits; None means one group per layer."""
     ends: bool = False
     """Quantise the first and the last layer too."""
     quantiser: QuantiserName = "steps"
-    """steps is FN3's nested quantiser with a learned scale; dorefa is that of AdaBits, to compare with."""
+    """steps is FN3's nested quantiser with a learned scale; dorefa is the quantiser of AdaBits, for comparison."""
     how: How = "straight_through"
-    """How gradients pass the steps: straight through, or by sigmoids that grow sharper while training goes on."""
+    """How gradients pass the steps: straight through, or through sigmoids that get steeper during training."""
 
     def __post_init__(self) -> None:
         if self.num_groups is not None:

@@ -13,7 +13,7 @@ from nestling.reading.labels import Ids
 class Plan:
     """A graph to run: its placeholders are tensors of the module (by name), constants, and the caller's inputs.
 
-    ``inputs`` are the arguments of a call, positional and by name, and ``outputs`` what it gives, each with numbers in
+    ``inputs`` are the arguments of a call, positional and by name, and ``outputs`` its result, each with numbers in
     place of the leaves. ``branches`` are the residual layers that can be dropped, by the name of their addition.
     """
 
@@ -28,7 +28,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Branch:
-    """What a residual ``add`` adds to the ``skip``: the nodes and tensors that nothing else needs."""
+    """The residual branch that ``add`` adds to ``skip``: the nodes and tensors that nothing else needs."""
 
     add: fx.Node
     skip: fx.Node
@@ -38,9 +38,9 @@ class Branch:
 
 @dataclass(frozen=True)
 class Axis:
-    """The positions of an axis, ``always`` of which no cut takes; each other one is in a part.
+    """The positions of an axis. No cut removes ``always`` of them; every other position is in one of the parts.
 
-    A part has, for each of its groups, the unit that each position belongs to; a position stays while one of them does.
+    A part has, for each of its groups, the unit each position belongs to. A position stays while one of its units does.
     """
 
     size: int
@@ -48,13 +48,13 @@ class Axis:
     parts: tuple[Mapping[str, Ids], ...]
 
     def kept(self, units: Mapping[str, int]) -> int:
-        """How many positions are left, with so many units of each group."""
+        """How many positions are kept when each group keeps this many units."""
         return self.always + sum(_kept(part, units) for part in self.parts)
 
 
 @dataclass(frozen=True)
 class PlannedSize:
-    """A number at ``place`` in a call's arguments that shrinks with an axis: by the share of it that is kept."""
+    """A number at ``place`` in a call's arguments that shrinks by the same share as an axis."""
 
     node: fx.Node
     place: tuple[str | int, ...]
@@ -62,7 +62,7 @@ class PlannedSize:
 
 
 def _kept(part: Mapping[str, Ids], units: Mapping[str, int]) -> int:
-    first, *others = [own < units[name] for name, own in part.items()]
+    first, *others = [position_units < units[name] for name, position_units in part.items()]
     for other in others:
         first = first | other
     return int(first.sum())

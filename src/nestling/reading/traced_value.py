@@ -1,4 +1,4 @@
-"""What is known of a tensor on the graph: its shape, and for each labelled axis which label each element carries."""
+"""What is known of a tensor on the graph: its shape, and which label each element of a labelled axis carries."""
 
 from dataclasses import dataclass, replace
 
@@ -17,9 +17,9 @@ class Factor:
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the graph. An element is there as long as all its factors' labels are; other axes have a fixed size.
+    """A tensor of the graph. An element is kept if the labels of all its factors are; other axes have a fixed size.
 
-    ``from_input`` says whether it depends on the user's input, rather than on parameters alone.
+    ``from_input`` says whether the tensor depends on the user's input, and not on parameters alone.
     """
 
     shape: tuple[int, ...]
@@ -28,15 +28,15 @@ class Value:
 
     def factor(self, axis: int) -> Factor | None:
         """The factor that labels ``axis``, if any."""
-        return next((f for f in self.factors if axis in f.axes), None)
+        return next((factor for factor in self.factors if axis in factor.axes), None)
 
     def without(self, factor: Factor) -> "Value":
-        """The same tensor with one factor forgotten."""
-        return replace(self, factors=tuple(f for f in self.factors if f is not factor))
+        """The same tensor without one of its factors."""
+        return replace(self, factors=tuple(other for other in self.factors if other is not factor))
 
     def moved(self, places: dict[int, int], shape: tuple[int, ...]) -> "Value":
-        """Carry every factor along when axis ``old`` becomes axis ``places[old]``."""
-        return replace(self, shape=shape, factors=tuple(_moved(f, places) for f in self.factors))
+        """The tensor, with all its factors, after axis ``old`` has become axis ``places[old]``."""
+        return replace(self, shape=shape, factors=tuple(_moved(factor, places) for factor in self.factors))
 
 
 def _moved(factor: Factor, places: dict[int, int]) -> Factor:
@@ -46,7 +46,7 @@ def _moved(factor: Factor, places: dict[int, int]) -> Factor:
 
 
 def simplified(axes: tuple[int, ...], ids: Ids) -> Factor | None:
-    """A factor over the given axes, leaving out those along which the labels don't change; None if none is left."""
+    """A factor over ``axes`` without those along which the labels don't change; None if no axis is left."""
     keep = [position for position, size in enumerate(ids.shape) if size > 1 and (ids != ids.take([0], position)).any()]
     if not keep:
         return None

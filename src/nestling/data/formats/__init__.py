@@ -1,1 +1,1 @@
-"""Readers of file formats: bytes or a path in, arrays out, and an error that names the file where it is damaged."""
+"""Readers of file formats: bytes or a path in, arrays out, and an error that names the file if it is damaged."""

@@ -1,4 +1,4 @@
-"""Archives, read in memory: nothing is ever unpacked to disk, so a path inside one can lead nowhere."""
+"""Archives, read in memory: nothing is unpacked to disk, so the paths inside an archive can do no harm."""
 
 import gzip
 import tarfile
@@ -20,7 +20,7 @@ def read_tar(path: Path, names: Sequence[str]) -> list[bytes]:
         with tarfile.open(path) as archive:
             for member in archive:
                 if member.name in names and member.isreg():
-                    contents[member.name] = _member(archive, member, path)
+                    contents[member.name] = _read_member(archive, member, path)
                 if len(contents) == len(names):
                     break
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as fault:
@@ -31,7 +31,7 @@ def read_tar(path: Path, names: Sequence[str]) -> list[bytes]:
     return [contents[name] for name in names]
 
 
-def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bytes:
+def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bytes:
     file = archive.extractfile(member)
     if file is None or member.size > MAX_BYTES:
         raise DamagedError(f"{path} promises {member.size} bytes in {member.name}, which is too large. Fetch it again.")
@@ -54,7 +54,7 @@ class Tree(ABC):
 
     @abstractmethod
     def where(self, name: str) -> str:
-        """How to speak of the file in a message."""
+        """The name of the file in error messages."""
 
 
 class FolderTree(Tree):
@@ -65,7 +65,7 @@ class FolderTree(Tree):
 
     def names(self) -> list[str]:  # noqa: D102
         files = (path.relative_to(self.folder) for path in self.folder.rglob("*") if path.is_file())
-        return sorted(file.as_posix() for file in files if not any(part.startswith(".") for part in file.parts))
+        return sorted(file.as_posix() for file in files if not any(name.startswith(".") for name in file.parts))
 
     def read(self, name: str) -> bytes:  # noqa: D102
         return (self.folder / name).read_bytes()
@@ -75,7 +75,7 @@ class FolderTree(Tree):
 
 
 class ZipTree(Tree):
-    """The files of a zip archive below the folder ``top`` in it."""
+    """The files of a zip archive below its folder ``top``."""
 
     def __init__(self, path: Path, top: str = "") -> None:
         self.path = path

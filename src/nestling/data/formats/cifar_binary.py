@@ -13,7 +13,7 @@ Bytes = NDArray[np.uint8]
 
 
 def read_cifar_binary(content: bytes, where: str, num_label_bytes: int) -> tuple[Bytes, Bytes]:
-    """Images (N, 3, 32, 32) and labels (N,), of which the last label byte is the one that counts."""
+    """Images (N, 3, 32, 32) and labels (N,); the label is the last of the label bytes."""
     record = num_label_bytes + NUM_PIXELS
     if not content or len(content) % record:
         raise DamagedError(

@@ -1,4 +1,4 @@
-"""The Python version of CIFAR, read without unpickling: nothing that the file names is imported or called."""
+"""The Python version of CIFAR, read without unpickling: no function that the file names is imported or called."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from nestling.data.formats.plain_pickle import read_plain_pickle
 
 
 def read_cifar_pickle(content: bytes, where: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images (N, 3, 32, 32) and labels (N,), the fine ones where there are two kinds."""
+    """Images (N, 3, 32, 32) and labels (N,), the fine labels if there are two kinds."""
     batch = read_plain_pickle(content, where)
     pixels, labels = _entries(batch)
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != NUM_PIXELS:
@@ -24,5 +24,5 @@ def read_cifar_pickle(content: bytes, where: str) -> tuple[NDArray[np.uint8], ND
 def _entries(batch: object) -> tuple[Any, Any]:
     if not isinstance(batch, dict):
         return None, None
-    named = {key.decode("latin1") if isinstance(key, bytes) else key: value for key, value in batch.items()}
-    return named.get("data"), named.get("labels", named.get("fine_labels"))
+    values_by_name = {key.decode("latin1") if isinstance(key, bytes) else key: value for key, value in batch.items()}
+    return values_by_name.get("data"), values_by_name.get("labels", values_by_name.get("fine_labels"))

@@ -17,19 +17,19 @@ MAX_BYTES = 1 << 31
 
 
 def read_idx(path: Path, num_axes: int) -> NDArray[np.uint8]:
-    """The array of unsigned bytes with ``num_axes`` axes that the file holds."""
+    """The array in the file, of unsigned bytes with ``num_axes`` axes."""
     try:
-        with _opened(path) as file:
-            return _array(file, path, num_axes)
+        with _open(path) as file:
+            return _read_array(file, path, num_axes)
     except (EOFError, gzip.BadGzipFile, zlib.error) as fault:
         raise DamagedError(f"{path} is damaged: {fault}. Delete it and fetch it again.") from fault
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def _array(file: IO[bytes], path: Path, num_axes: int) -> NDArray[np.uint8]:
+def _read_array(file: IO[bytes], path: Path, num_axes: int) -> NDArray[np.uint8]:
     header = file.read(4 + 4 * num_axes)
     if header[:4] != bytes([0, 0, UNSIGNED_BYTE, num_axes]):
         needed = f"0000{UNSIGNED_BYTE:02x}{num_axes:02x}"

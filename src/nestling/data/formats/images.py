@@ -15,12 +15,12 @@ GREY = ("1", "L")
 
 
 def is_image(name: str) -> bool:
-    """Whether the name is that of an image file."""
+    """Whether the name is the name of an image file."""
     return name.lower().endswith(SUFFIXES)
 
 
 def has_colour(tree: Tree, names: Sequence[str]) -> bool:
-    """Whether any of the images is more than grey."""
+    """Whether any of the images has colours."""
     return any(_mode(tree, name) not in GREY for name in names)
 
 
@@ -28,17 +28,17 @@ def read_images(tree: Tree, names: Sequence[str], colour: bool) -> NDArray[np.ui
     """The images (N, C, H, W): three channels if ``colour``, else one."""
     first = _decoded(tree, names[0], colour)
     images = np.empty((len(names), *first.shape), np.uint8)
-    for place, name in enumerate(names):
+    for number, name in enumerate(names):
         image = _decoded(tree, name, colour)
         if image.shape != first.shape:
-            sizes = [f"{tree.where(file)} is {_size(of)}" for file, of in ((names[0], first), (name, image))]
+            sizes = [f"{tree.where(file)} is {_size(pixels)}" for file, pixels in ((names[0], first), (name, image))]
             raise DataError(f"images must be of one size, but {' and '.join(sizes)}. Resize them first.")
-        images[place] = image
+        images[number] = image
     return images.transpose(0, 3, 1, 2)
 
 
 def _decoded(tree: Tree, name: str, colour: bool) -> NDArray[np.uint8]:
-    with _opened(tree, name) as image:
+    with _open(tree, name) as image:
         try:
             pixels = np.asarray(image.convert("RGB" if colour else "L"))
         except (OSError, ValueError, SyntaxError) as fault:
@@ -47,11 +47,11 @@ def _decoded(tree: Tree, name: str, colour: bool) -> NDArray[np.uint8]:
 
 
 def _mode(tree: Tree, name: str) -> str:
-    with _opened(tree, name) as image:
+    with _open(tree, name) as image:
         return image.mode
 
 
-def _opened(tree: Tree, name: str) -> Image.Image:
+def _open(tree: Tree, name: str) -> Image.Image:
     try:
         return Image.open(io.BytesIO(tree.read(name)))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as fault:

@@ -10,11 +10,11 @@ from nestling.data.faults import DamagedError
 
 def read_mat(path: Path, keys: tuple[str, ...]) -> list[NDArray[Any]]:
     """The arrays called ``keys``."""
-    from scipy.io import loadmat  # here, since it takes long and few data sets need it
+    from scipy.io import loadmat  # imported here, because it is slow and few data sets need it
 
     try:
         variables = loadmat(path, variable_names=list(keys))
-    except Exception as fault:  # scipy lets errors of every kind through when a file is damaged
+    except Exception as fault:  # scipy raises errors of every kind if a file is damaged
         raise DamagedError(f"{path} is damaged: {fault!r:.120}. Delete it and fetch it again.") from fault
     for key in keys:
         if key not in variables:

@@ -1,4 +1,4 @@
-"""Arrays by name from a numpy archive, never with objects in it."""
+"""Arrays by name from a numpy archive; Python objects in it are refused."""
 
 import zipfile
 import zlib
@@ -26,11 +26,11 @@ def read_npz(path: Path) -> Arrays:
 
 
 def npz_length(path: Path, key: str) -> int | None:
-    """How many rows the array ``key`` has, from its header alone, or None where that cannot be told."""
+    """The number of rows of the array ``key``, from its header alone, or None if the header can't be read."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as file:
-            read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
-            shape = read(file)[0]
+            read_header = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
+            shape = read_header(file)[0]
             return int(shape[0])
     except (zipfile.BadZipFile, KeyError, ValueError, IndexError, OSError):
         return None
@@ -41,5 +41,5 @@ def _array(archive: Any, key: str, path: Path) -> NDArray[Any]:  # noqa: ANN401
         array: NDArray[Any] = archive[key]
     except ValueError as fault:
         advice = "Save it as numbers, with a dtype such as uint8, float32 or int64."
-        raise DataError(f"{path}: the array {key!r} holds Python objects or cannot be read. {advice}") from fault
+        raise DataError(f"{path}: the array {key!r} has Python objects or cannot be read. {advice}") from fault
     return array

@@ -1,8 +1,8 @@
-"""Pickles of plain values and byte arrays, taken apart symbol by symbol and never executed.
+"""Pickles of plain values and byte arrays, parsed instruction by instruction and never unpickled.
 
 A pickle is a program for a stack machine. The few instructions that build numbers, text, bytes, lists, tuples and
-dictionaries are carried out here. Of the names that a pickle may call, those by which numpy writes an array of bytes
-are known and stand for what they would do; every other name or instruction is refused.
+dictionaries are carried out here. Of the functions that a pickle may call, those with which numpy writes an array of
+bytes are imitated here; every other function or instruction is refused.
 """
 
 import pickletools
@@ -15,7 +15,7 @@ from nestling.data.faults import DamagedError
 
 
 def read_plain_pickle(content: bytes, where: str) -> Any:  # noqa: ANN401
-    """The value that the pickle describes; text of Python 2 comes as str, one character a byte."""
+    """The value that the pickle describes; text of Python 2 becomes str, one character per byte."""
     machine = _Machine(where)
     try:
         for opcode, argument, _ in pickletools.genops(content):
@@ -28,24 +28,24 @@ def read_plain_pickle(content: bytes, where: str) -> Any:  # noqa: ANN401
 
 
 class _Name(NamedTuple):
-    """A name that the pickle mentions."""
+    """The name of a function or type in the pickle."""
 
     text: str
 
 
 class _Dtype:
-    """The type of an array; only that of unsigned bytes can be made."""
+    """The type of an array; only unsigned bytes are allowed."""
 
     def __init__(self, code: str, *rest: object) -> None:
         if code not in ("u1", "|u1", "B"):
             raise ValueError(f"an array of type {code!r}, not of unsigned bytes")
 
     def fill(self, *state: object) -> None:
-        """Byte order and the like mean nothing for bytes."""
+        """Ignore the state: byte order and the like mean nothing for bytes."""
 
 
 class _Array:
-    """An array that is named first and filled later, as numpy's pickles do."""
+    """An array that is created first and filled later, as in numpy's pickles."""
 
     def __init__(self, *kind: object) -> None:
         self.value: Any = None
@@ -68,7 +68,7 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-_MEANINGS: dict[str, Callable[..., Any]] = {
+_IMITATIONS: dict[str, Callable[..., Any]] = {
     "numpy.core.multiarray _reconstruct": _Array,
     "numpy._core.multiarray _reconstruct": _Array,
     "numpy.core.numeric _frombuffer": _array,
@@ -98,7 +98,7 @@ _GETS = ("BINGET", "LONG_BINGET", "GET")
 
 
 class _Machine:
-    """The stack, the memory, and one method for each instruction that does more than push a value."""
+    """The stack, the memo, and one method per instruction that does more than push a value."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -134,7 +134,7 @@ class _Machine:
             self.refuse(f"holds the instruction {name}")
 
     def since_mark(self) -> list[Any]:
-        start = max(place for place, value in enumerate(self.stack) if value is _MARK)
+        start = max(position for position, value in enumerate(self.stack) if value is _MARK)
         values = self.stack[start + 1 :]
         del self.stack[start:]
         return values
@@ -146,15 +146,15 @@ class _Machine:
         self.stack[-1].update(zip(values[::2], map(_filled, values[1::2]), strict=True))
 
     def name(self, text: str) -> None:
-        if text not in _MEANINGS and text not in _ONLY_NAMED:
+        if text not in _IMITATIONS and text not in _ONLY_NAMED:
             self.refuse(f"names {text.replace(' ', '.')}")
         self.stack.append(_Name(text))
 
     def call(self) -> None:
         arguments, called = self.stack.pop(), self.stack.pop()
-        if not isinstance(called, _Name) or called.text not in _MEANINGS:
+        if not isinstance(called, _Name) or called.text not in _IMITATIONS:
             self.refuse("calls what is not a name")
-        self.stack.append(_MEANINGS[called.text](*arguments))
+        self.stack.append(_IMITATIONS[called.text](*arguments))
 
     def build(self) -> None:
         state, built = self.stack.pop(), self.stack[-1]

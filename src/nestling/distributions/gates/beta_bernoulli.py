@@ -1,4 +1,4 @@
-"""Beta-Bernoulli dropout: a keep probability for each unit, learned under a prior that wants most of them gone."""
+"""Beta-Bernoulli dropout: a keep probability per unit, learned under a prior that favours few kept units."""
 
 import math
 
@@ -14,14 +14,14 @@ from nestling.distributions.special import log1mexp, log_beta, logit_from_log, w
 from nestling.tensor_arguments import unit_features
 
 SOFTPLUS_OF_ONE = 0.5413
-"""softplus(0.5413) = 1, the released start of b."""
+"""softplus(0.5413) = 1, the initial b of the released code."""
 
 
 class BetaBernoulli(RelaxedGate):
     """z ~ Bernoulli(pi), pi ~ Kumaraswamy(a, b), prior Beta(``concentration``, 1) with concentration = alpha / K (BB).
 
-    a = softplus(max(raw_a, -10)) and b = softplus(clip(raw_b, -10, 50)) as released. pi is drawn once a batch, the
-    concrete relaxation of z at ``temperature`` once an example.
+    a = softplus(max(raw_a, -10)) and b = softplus(clip(raw_b, -10, 50)) as released. pi is drawn once per batch, the
+    concrete relaxation of z at ``temperature`` once per example.
     """
 
     default_threshold = 1e-2
@@ -57,7 +57,7 @@ class BetaBernoulli(RelaxedGate):
         return self.mean()
 
     def mean(self) -> Tensor:
-        """E[pi] (num_units,), which no input changes."""
+        """E[pi] (num_units,), the same for every input."""
         return kumaraswamy_mean(self.a(), self.b())
 
     def kl(self) -> Tensor:
@@ -77,7 +77,7 @@ def kumaraswamy_mean(a: Tensor, b: Tensor) -> Tensor:
 def kumaraswamy_log_sample(a: Tensor, b: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """log pi of pi = (1 - u^(1/b))^(1/a), with -log u drawn directly so that nothing rounds to 0 or 1.
 
-    A small b takes pi closer to 1 than floats resolve even in logarithms: it stops where the logit is still finite.
+    For small b, pi can be closer to 1 than floats resolve even in logarithms: it is clamped where the logit is finite.
     """
     info = torch.finfo(b.dtype)
     return (log1mexp(-exponential_noise(b, generator) / b) / a).clamp_max(-info.tiny / info.eps)

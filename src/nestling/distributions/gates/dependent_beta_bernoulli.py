@@ -1,4 +1,4 @@
-"""Dependent beta-Bernoulli dropout: each input keeps its own units, on top of a learned beta-Bernoulli gate."""
+"""Dependent beta-Bernoulli dropout: which units are kept depends on the input, within a learned beta-Bernoulli gate."""
 
 import math
 
@@ -19,8 +19,8 @@ PRIOR_STD = math.sqrt(5)
 class DependentBetaBernoulli(Gate):
     """z ~ Bernoulli(pi phi(x)), phi(x) = clamp(gamma (x - mu) / sigma + beta, eps, 1 - eps), beta ~ N(eta, kappa^2).
 
-    ``gate`` is the beta-Bernoulli gate of the first stage; training only the rest holds pi fixed, as the paper's
-    second stage does. x is read without gradient and standardised by its running mean and variance.
+    ``gate`` is the beta-Bernoulli gate of the first stage; training only the other parameters keeps pi fixed, as the
+    paper's second stage does. x is detached and standardised by its running mean and variance.
     """
 
     eps = 1e-6
@@ -61,10 +61,10 @@ class DependentBetaBernoulli(Gate):
     @torch.no_grad()
     def observe(self, features: Tensor) -> None:
         """Move the running mean and variance a step towards those of ``features`` (batch, num_units)."""
-        seen = features.to(self.running_mean.dtype)  # of autocast, it may be in half precision
-        if len(seen) > 1:
-            self.running_var.lerp_(seen.var(0), self.momentum)
-        self.running_mean.lerp_(seen.mean(0), self.momentum)
+        values = features.to(self.running_mean.dtype)  # under autocast ``features`` may be in half precision
+        if len(values) > 1:
+            self.running_var.lerp_(values.var(0), self.momentum)
+        self.running_mean.lerp_(values.mean(0), self.momentum)
 
     def kappa(self) -> Tensor:
         """Standard deviation of beta."""

@@ -1,4 +1,4 @@
-"""What every gate shares: a stochastic multiplier for each unit, without an order among them."""
+"""What every gate shares: a stochastic multiplier per unit, without an order among the units."""
 
 from abc import ABC, abstractmethod
 from copy import deepcopy
@@ -15,8 +15,8 @@ from nestling.distributions.temperature import Tempered
 class Gate(Learned, ABC):
     """A multiplier for each of ``num_units`` units.
 
-    ``features`` (batch, num_units) are the units' own activations (of a convolution: their spatial mean). Only a gate
-    that depends on its input reads their values; the others read the batch size, the dtype and the device.
+    ``features`` (batch, num_units) are the activations of the units (of a convolution: their spatial mean). Only a gate
+    that depends on its input reads their values; the other gates read the batch size, the dtype and the device.
     """
 
     num_units: int
@@ -39,20 +39,20 @@ class Gate(Learned, ABC):
 
     @abstractmethod
     def keep(self, threshold: float | None = None) -> Tensor:
-        """Which units (num_units,) are worth keeping at a threshold; None takes the gate's own."""
+        """Which units (num_units,) are kept at a threshold; None means the gate's default threshold."""
 
     def keep_for(self, features: Tensor, threshold: float | None = None) -> Tensor:
         """Which units are kept, (num_units,), or (batch, num_units) for a gate that depends on its input."""
         return self.keep(threshold)
 
     def part(self, units: Tensor) -> Self:
-        """A gate like this one for some of its units."""
-        copy = deepcopy(self)
-        copy.num_units = len(units)
-        for tensor in (*copy.parameters(), *copy.buffers()):
+        """A copy of this gate for some of its units."""
+        gate = deepcopy(self)
+        gate.num_units = len(units)
+        for tensor in (*gate.parameters(), *gate.buffers()):
             if tensor.shape[:1] == (self.num_units,):
                 tensor.data = tensor.data[units.to(tensor.device)]
-        return copy
+        return gate
 
     def extra_repr(self) -> str:
         """What ``print`` shows of the gate."""
@@ -68,9 +68,9 @@ class RelaxedGate(Tempered, Gate, ABC):
 
 
 def gates_of(module: nn.Module) -> dict[str, Gate]:
-    """The gates that a module holds, by path; one that is part of another gate is left to it."""
-    found: dict[str, Gate] = {}
-    for path, part in module.named_modules():
-        if isinstance(part, Gate) and not any(path.startswith(f"{other}.") for other in found):
-            found[path] = part
-    return found
+    """The gates of a module by path, without gates that are part of another gate."""
+    gates: dict[str, Gate] = {}
+    for path, submodule in module.named_modules():
+        if isinstance(submodule, Gate) and not any(path.startswith(f"{other}.") for other in gates):
+            gates[path] = submodule
+    return gates

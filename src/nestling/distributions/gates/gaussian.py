@@ -1,4 +1,4 @@
-"""The Gaussian gate of variational Bayesian dropout: a noisy scale for each unit that may drown in its own noise."""
+"""The Gaussian gate of variational Bayesian dropout: a noisy scale per unit, pruned if it is mostly noise."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ class GaussianGate(Gate):
         )
 
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Multipliers (batch, num_units), one noise for each example and unit."""
+        """Multipliers (batch, num_units), one noise value per example and unit."""
         unit_features(features, self.num_units)
         return self.posterior.mean + self.posterior.std() * normal_noise(features, generator)
 
@@ -40,6 +40,6 @@ class GaussianGate(Gate):
         return self.divergence(self.posterior.bounded_log_alpha()).sum()
 
     def keep(self, threshold: float | None = None) -> Tensor:
-        """log alpha below the threshold: 3, a drop rate of 0.95."""
+        """Units with log alpha below the threshold, by default 3 (a drop rate of 0.95)."""
         limit = self.default_threshold if threshold is None else threshold
         return self.posterior.bounded_log_alpha() < limit

@@ -1,4 +1,4 @@
-"""Structured Bayesian pruning: a truncated log-normal multiplier for each unit, removed when it is mostly noise."""
+"""Structured Bayesian pruning: a truncated log-normal multiplier per unit, pruned if it is mostly noise."""
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,10 @@ from nestling.tensor_arguments import unit_features
 
 
 class LogNormalGate(Gate):
-    """log z ~ N(mu, sigma^2) cut to [``low``, ``high``] = [-20, 0], prior log-uniform there; one draw a batch.
+    """log z ~ N(mu, sigma^2) truncated to [``low``, ``high``] = [-20, 0], prior log-uniform there; one draw per batch.
 
-    mu is read within [low, high] (a mu outside only hugs an edge, where the closed forms cancel) and log sigma within
-    [-20, 5] as released.
+    mu is clamped to [low, high] (outside, the mass sits at an edge, where the closed forms cancel) and log sigma to
+    [-20, 5], as released.
     """
 
     low = -20.0
@@ -33,7 +33,7 @@ class LogNormalGate(Gate):
         return within(self.raw_mu, self.low, self.high)
 
     def log_std(self) -> Tensor:
-        """Logarithm of the spread of log z before truncation."""
+        """Logarithm of the standard deviation of log z before truncation."""
         return within(self.raw_log_std, *self.log_std_bounds)
 
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -52,24 +52,25 @@ class LogNormalGate(Gate):
         return self.log_moment(1).exp()
 
     def log_moment(self, power: int) -> Tensor:
-        """log E[z^power] (num_units,): power mu + (power sigma)^2 / 2 and the mass that truncation leaves."""
+        """log E[z^power] (num_units,): power mu + (power sigma)^2 / 2 plus the log of the mass left by truncation."""
         mu, std = self.mu(), self.log_std().exp()
         below, above = ((edge - mu) / std for edge in (self.low, self.high))
         shift = power * std
-        left = log_normal_interval(below - shift, above - shift) - log_normal_interval(below, above)
-        return power * mu + 0.5 * shift.square() + left
+        log_mass_ratio = log_normal_interval(below - shift, above - shift) - log_normal_interval(below, above)
+        return power * mu + 0.5 * shift.square() + log_mass_ratio
 
     def signal_to_noise(self) -> Tensor:
         """E[z] / std(z) (num_units,)."""
-        return torch.rsqrt(torch.expm1(self.log_moment(2) - 2 * self.log_moment(1)).clamp_min(self._smallest_spread()))
+        relative_variance = torch.expm1(self.log_moment(2) - 2 * self.log_moment(1))
+        return torch.rsqrt(relative_variance.clamp_min(self._smallest_variance()))
 
     def kl(self) -> Tensor:
         """KL against the log-uniform on [low, high], summed."""
         return truncated_log_normal_kl(self.mu(), self.log_std(), self.low, self.high).sum()
 
     def keep(self, threshold: float | None = None) -> Tensor:
-        """Signal-to-noise ratio of at least the threshold, 1 in the paper."""
+        """Units whose signal-to-noise ratio is at least the threshold, 1 in the paper."""
         return self.signal_to_noise() >= (self.default_threshold if threshold is None else threshold)
 
-    def _smallest_spread(self) -> float:
+    def _smallest_variance(self) -> float:
         return torch.finfo(self.raw_mu.dtype).eps

@@ -1,4 +1,4 @@
-"""The dropout gates the Bayesian ones are compared with: Bernoulli, Gaussian and concrete dropout."""
+"""Dropout gates to compare the Bayesian gates with: Bernoulli, Gaussian and concrete dropout."""
 
 import math
 
@@ -15,7 +15,7 @@ from nestling.tensor_arguments import unit_features
 
 
 class _FixedGate(Gate):
-    """A gate with mean one whose ``drop_prob`` p is given, so that nothing is learned and every unit is kept."""
+    """A gate with mean one and fixed ``drop_prob`` p: nothing is learned and every unit is kept."""
 
     def __init__(self, num_units: int, drop_prob: float = 0.5) -> None:
         super().__init__(num_units)
@@ -55,8 +55,8 @@ class GaussianDropoutGate(_FixedGate):
 class ConcreteGate(RelaxedGate):
     """Concrete dropout: one drop probability for the layer, learned through a relaxed mask.
 
-    The KL is that of the masks against fair coins, log 2 - H(p) for each unit: the entropy term of the method. Its
-    other term, the squared weights times 1 - p, belongs to the layer that the gate feeds.
+    The KL is that of the masks from fair coins, log 2 - H(p) per unit: the entropy term of the method. The other
+    term, the squared weights times 1 - p, belongs to the layer that reads the gated units.
     """
 
     def __init__(self, num_units: int, drop_prob: float = 0.1, *, temperature: float = 0.1) -> None:
@@ -65,7 +65,7 @@ class ConcreteGate(RelaxedGate):
         self.drop_logit = nn.Parameter(torch.tensor(math.log(start) - math.log1p(-start)))
 
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Relaxed multipliers (batch, num_units) with mean one in the limit of a cold mask."""
+        """Relaxed multipliers (batch, num_units) whose mean tends to one as the temperature falls."""
         unit_features(features, self.num_units)
         keep = torch.sigmoid((logistic_noise(features, generator) - self.drop_logit) / self.temperature)
         return keep * (1 + self.drop_logit.exp())
@@ -79,7 +79,7 @@ class ConcreteGate(RelaxedGate):
         return self.num_units * bernoulli_kl(self.drop_logit, 0.5)
 
     def keep(self, threshold: float | None = None) -> Tensor:
-        """Every unit unless the layer's keep probability falls below the threshold (0 if none is given)."""
+        """Every unit, or none if the layer's keep probability is below the threshold (0 by default)."""
         kept = F.sigmoid(-self.drop_logit) >= (0.0 if threshold is None else threshold)
         return kept.expand(self.num_units)
 

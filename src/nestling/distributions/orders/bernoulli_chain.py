@@ -1,11 +1,11 @@
-"""BN3's prior over widths: each block is kept with its own probability, given that the one before it was."""
+"""BN3's prior over widths: the probability of keeping each block, given that the block before it is kept."""
 
 import torch
 from torch import Tensor, nn
 
 from nestling.distributions.orders.chain import chain_length, chain_log_probs
 from nestling.distributions.orders.order import Order
-from nestling.distributions.tensors import hold
+from nestling.distributions.tensors import register
 from nestling.errors import ArgumentError
 from nestling.tensor_arguments import probabilities, real_tensor
 
@@ -13,7 +13,7 @@ from nestling.tensor_arguments import probabilities, real_tensor
 class BernoulliChain(Order):
     """p(width = j) = (1 - pi_{j+1}) prod_{k <= j} pi_k, the keep probabilities given as ``probs`` or as ``logits``.
 
-    Their shape is (..., K - num_always), one for each block that can be cut:
+    Their shape is (..., K - num_always), one entry per block that can be cut:
     ``BernoulliChain(torch.full((31,), 0.95))`` is a chain over 32 blocks.
     """
 
@@ -34,7 +34,7 @@ class BernoulliChain(Order):
                 "probs, logits", given, "exactly one of the two", "Pass keep probabilities or their logits."
             )
         super().__init__(chain_length("probs" if probs is not None else "logits", logits, num_always), num_always)
-        hold(self, "logits", logits)
+        register(self, "logits", logits)
 
     def log_probs(self) -> Tensor:
         """Log-probabilities (..., S) of the widths."""

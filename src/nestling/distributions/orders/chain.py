@@ -1,4 +1,4 @@
-"""The chain of conditional keep probabilities that BN3's prior and posterior are both made of."""
+"""The chain of conditional keep probabilities that BN3's prior and posterior share."""
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -18,9 +18,9 @@ def chain_log_probs(logits: Tensor) -> Tensor:
 
 
 def chain_length(name: str, values: Tensor, num_always: int) -> int:
-    """How many blocks a chain is over: the entries of ``values`` (..., S - 1) and those that are always kept."""
+    """The number of blocks of a chain: the entries of ``values`` (..., S - 1) plus the blocks that are always kept."""
     if values.ndim < 1:
-        needed = "a tensor with one entry for each block that can be cut"
+        needed = "a tensor with one entry per block that can be cut"
         advice = f"For a constant use torch.full((num_blocks - num_always,), {values.item():g})."
         raise ShapeError(name, "a single number", needed, advice)
     return values.shape[-1] + count("num_always", num_always, "how many blocks the smallest width keeps")

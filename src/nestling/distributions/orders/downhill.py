@@ -10,18 +10,18 @@ from torch.nn import functional as F
 from nestling.distributions.noise import gumbel_noise
 from nestling.distributions.orders.chain import chain_length, chain_log_probs
 from nestling.distributions.orders.order import RelaxedOrder, masks_from_steps
-from nestling.distributions.tensors import hold
+from nestling.distributions.tensors import register
 from nestling.tensor_arguments import last_size, real_tensor
 
 START_LOGIT = 3.0
-"""Keep logit that a learned order starts from (BN3): each next block is kept with probability 0.95."""
+"""Initial keep logit of a learned order (BN3): each next block is kept with probability 0.95."""
 
 
 class Downhill(RelaxedOrder):
     """A chain of keep probabilities sigmoid(``logits``) whose mask can be relaxed at a ``temperature`` (BN3 section 2).
 
-    ``logits`` (..., K - num_always) has one entry for each block that can be cut; a Parameter is learned. The relaxed
-    mask z tends to the whole one as the temperature falls to 0 and to a straight slope as it rises.
+    ``logits`` (..., K - num_always) has one entry per block that can be cut; a Parameter is learned. The relaxed
+    mask z tends to a mask of ones and zeros as the temperature falls to 0, and to a straight slope as it rises.
     """
 
     logits: Tensor
@@ -29,12 +29,12 @@ class Downhill(RelaxedOrder):
     def __init__(self, logits: Tensor, *, num_always: int = 1, temperature: float = 0.5) -> None:
         real_tensor("logits", logits)
         super().__init__(chain_length("logits", logits, num_always), num_always)
-        hold(self, "logits", logits)
+        register(self, "logits", logits)
         self.temperature = temperature
 
     @classmethod
     def learned(cls, num_blocks: int, num_always: int) -> Self:
-        """One to be learned, from where training starts."""
+        """An order to be learned, with the initial logits."""
         return cls(nn.Parameter(torch.full((num_blocks - num_always,), START_LOGIT)), num_always=num_always)
 
     def log_probs(self) -> Tensor:
@@ -46,7 +46,7 @@ class Downhill(RelaxedOrder):
     ) -> Tensor:
         """Draw relaxed masks (*shape, ..., K), differentiable in the logits; ``hard`` gives straight-through 0/1 masks.
 
-        A hard mask is an exact sample whose gradient is that of the relaxed one: biased (see docs/orders.md).
+        A hard mask is an exact sample with the gradient of the relaxed mask, which is biased (see docs/orders.md).
         """
         log_probs = self.log_probs()
         log_probs = log_probs.expand(*shape, *log_probs.shape)
@@ -55,7 +55,7 @@ class Downhill(RelaxedOrder):
         return self.straight_through(relaxed) if hard else relaxed
 
     def straight_through(self, relaxed: Tensor) -> Tensor:
-        """Relaxed masks (..., K) made whole where they fall most, with the gradients of the relaxed ones."""
+        """Masks (..., K) of ones and zeros that end where relaxed masks fall most, with the gradients of those."""
         widths = _falls(relaxed[..., self.num_always - 1 :]).argmax(-1) + self.num_always
         return self.masks(widths) + (relaxed - relaxed.detach())
 
@@ -80,7 +80,7 @@ class Downhill(RelaxedOrder):
 
 
 def _falls(masks: Tensor) -> Tensor:
-    """By how much each entry of a mask is above the next."""
+    """The difference between each entry of a mask and the next."""
     return masks - F.pad(masks[..., 1:], (0, 1))
 
 

@@ -25,9 +25,9 @@ def expected_loss(
 ) -> Tensor:
     """Estimate E[loss(mask)] over one order; ``loss`` maps masks (n, K) to losses (n,).
 
-    ``leave_one_out`` (default) and ``enumerate`` have unbiased gradients, the latter without variance at the price of
-    one evaluation per width; ``straight_through`` and ``relaxed`` need a Downhill order and are biased. What each
-    costs and when to use it: docs/orders.md.
+    ``leave_one_out`` (default) and ``enumerate`` have unbiased gradients; those of ``enumerate`` have no variance but
+    take one evaluation per width. ``straight_through`` and ``relaxed`` need a Downhill order and are biased.
+    docs/orders.md says what each costs and when to use it.
     """
     if estimator == "enumerate":
         return order.log_probs().exp() @ _losses(loss, order.masks(order.widths()))
@@ -50,27 +50,27 @@ def expected_loss(
 def leave_one_out(log_probs: Tensor, losses: Tensor) -> Tensor:
     """Mean of ``losses`` (n,) whose gradient adds the score function of draws with joint ``log_probs`` (n,).
 
-    The baseline of each draw is the mean loss of the others, so the gradient is unbiased and needs no tuning; any
-    number of orders may have been drawn together, their log-probabilities added up.
+    The baseline of each draw is the mean loss of the other draws, so the gradient is unbiased and needs no tuning. If
+    several orders are drawn together, pass the sums of their log-probabilities.
     """
     num_samples = losses.shape[0] if losses.ndim else 1
     if num_samples < 2:
         raise RangeError(
             "losses", f"{num_samples} draw", "at least 2 draws", "Or use with_baseline and a running mean."
         )
-    others = (losses.sum(0) - losses) / (num_samples - 1)
-    return with_baseline(log_probs, losses, others)
+    means_of_others = (losses.sum(0) - losses) / (num_samples - 1)
+    return with_baseline(log_probs, losses, means_of_others)
 
 
 def with_baseline(log_probs: Tensor, losses: Tensor, baseline: Tensor) -> Tensor:
-    """Mean of ``losses`` whose gradient adds the score function against any ``baseline`` that ignores the draw itself.
+    """Mean of ``losses`` whose gradient adds the score function against any ``baseline`` independent of the draw.
 
-    A running mean of earlier losses makes it work with a single draw per step.
+    With a running mean of earlier losses as the baseline, one draw per step is enough.
     """
     advantage = (losses - baseline).detach()
     if not log_probs.shape == losses.shape == advantage.shape:
         given = f"shape {tuple(losses.shape)} for log_probs of shape {tuple(log_probs.shape)}"
-        needed = "one loss for each log-probability, and a baseline that spreads over them"
+        needed = "one loss per log-probability, and a baseline broadcastable to the losses"
         raise ShapeError("losses", given, needed, "Squeeze axes of size 1, and average over the data, not the draws.")
     score = advantage * log_probs
     return (losses + (score - score.detach())).mean()
@@ -80,6 +80,6 @@ def _losses(loss: Loss, masks: Tensor) -> Tensor:
     losses = loss(masks)
     if losses.shape != masks.shape[:-1]:
         given = f"losses of shape {tuple(losses.shape)} for masks of shape {tuple(masks.shape)}"
-        needed = "a function that gives one loss for each mask"
+        needed = "a function that gives one loss per mask"
         raise ShapeError("loss", given, needed, "Average over the data, not over the masks.")
     return losses

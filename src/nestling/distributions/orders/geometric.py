@@ -1,4 +1,4 @@
-"""Nested dropout's order: after the blocks that are always kept, each next one is kept with the same probability."""
+"""Nested dropout's order: each block after those that are always kept has the same conditional keep probability."""
 
 import torch
 from torch import Tensor
@@ -6,12 +6,12 @@ from torch import Tensor
 from nestling.arguments import probability
 from nestling.distributions.orders.chain import chain_log_probs
 from nestling.distributions.orders.order import Order
-from nestling.distributions.tensors import hold
+from nestling.distributions.tensors import register
 from nestling.tensor_arguments import floating_dtype
 
 
 class Geometric(Order):
-    """P(width = num_always - 1 + i) = (1 - keep) keep^(i-1), the rest of the mass at full width (erratum E9)."""
+    """P(width = num_always - 1 + i) = (1 - keep) keep^(i-1), with the remaining mass at full width (erratum E9)."""
 
     table: Tensor
 
@@ -19,8 +19,9 @@ class Geometric(Order):
         self, num_blocks: int, keep_prob: float, *, num_always: int = 1, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__(num_blocks, num_always)
-        keep = torch.full((self.num_widths - 1,), probability("keep_prob", keep_prob), dtype=floating_dtype(dtype))
-        hold(self, "table", chain_log_probs(torch.logit(keep)))
+        keep_prob = probability("keep_prob", keep_prob)
+        keep_probs = torch.full((self.num_widths - 1,), keep_prob, dtype=floating_dtype(dtype))
+        register(self, "table", chain_log_probs(torch.logit(keep_probs)))
 
     def log_probs(self) -> Tensor:
         """Log-probabilities (S,) of the widths."""

@@ -38,7 +38,7 @@ class Order(Learned, ABC):
 
     @property
     def num_widths(self) -> int:
-        """How many widths are possible: ``S``."""
+        """The number ``S`` of possible widths."""
         return self.num_blocks - self.num_always + 1
 
     def widths(self) -> Tensor:
@@ -46,7 +46,7 @@ class Order(Learned, ABC):
         return torch.arange(self.num_always, self.num_blocks + 1, device=self.log_probs().device)
 
     def keep_probs(self) -> Tensor:
-        """Probability (..., K) that each block is kept: that the width reaches it."""
+        """Probability (..., K) that each block is kept, which is that the width includes it."""
         return masks_from_steps(self.log_probs().exp(), self.num_always)
 
     def expected_width(self) -> Tensor:
@@ -59,13 +59,13 @@ class Order(Learned, ABC):
         return -(log_probs.exp() * log_probs.masked_fill(log_probs == -torch.inf, 0)).sum(-1)
 
     def sample(self, shape: tuple[int, ...] = (), generator: torch.Generator | None = None) -> Tensor:
-        """Draw whole widths (*shape, ...) as integers."""
+        """Draw widths (*shape, ...) as integers."""
         log_probs = self.log_probs().detach()
         log_probs = log_probs.expand(*shape, *log_probs.shape)
         return (log_probs + gumbel_noise(log_probs, generator)).argmax(-1) + self.num_always
 
     def log_prob(self, width: Tensor) -> Tensor:
-        """Log-probability of whole widths (*shape, ...), such as ``sample`` draws."""
+        """Log-probability of integer widths (*shape, ...), such as those of ``sample``."""
         whole_tensor("width", width)
         if bool(((width < self.num_always) | (width > self.num_blocks)).any()):
             needed = f"between {self.num_always} and {self.num_blocks}"
@@ -84,9 +84,9 @@ class Order(Learned, ABC):
         return (blocks < width.unsqueeze(-1)).to(self.log_probs().dtype)
 
     def divergence(self, prior_keep: float) -> Tensor:
-        """KL in nats from the chain that keeps each next block with the same probability (BN3's Phi1)."""
-        own = self.log_probs()
-        return categorical_kl(own, _chain(self.num_widths, prior_keep, own.dtype, own.device))
+        """KL in nats from the chain that keeps each next block with probability ``prior_keep`` (BN3's Phi1)."""
+        log_probs = self.log_probs()
+        return categorical_kl(log_probs, _chain(self.num_widths, prior_keep, log_probs.dtype, log_probs.device))
 
     def extra_repr(self) -> str:
         """What ``print`` shows of the order."""
@@ -94,17 +94,17 @@ class Order(Learned, ABC):
 
 
 class RelaxedOrder(Tempered, Order, ABC):
-    """An order whose mask can be relaxed at a ``temperature``, so that gradients reach it from what is computed."""
+    """An order whose mask can be relaxed at a ``temperature``, so that gradients of a loss reach its parameters."""
 
     @abstractmethod
     def rsample(
         self, shape: tuple[int, ...] = (), generator: torch.Generator | None = None, *, hard: bool = False
     ) -> Tensor:
-        """Draw relaxed masks (*shape, ..., K), differentiable in the parameters; ``hard`` makes them whole."""
+        """Draw relaxed masks (*shape, ..., K), differentiable in the parameters; ``hard`` gives ones and zeros."""
 
     @abstractmethod
     def straight_through(self, relaxed: Tensor) -> Tensor:
-        """Relaxed masks (..., K) made whole, with the gradients of the relaxed ones."""
+        """Masks (..., K) of ones and zeros with the gradients of relaxed masks."""
 
 
 @cache
@@ -127,8 +127,8 @@ def kl(q: Order, p: Order) -> Tensor:
 def masks_from_steps(steps: Tensor, num_always: int) -> Tensor:
     """Turn the weights (..., S) of the widths into the downhill mask (..., K): entry j is the mass at width j or more.
 
-    Summed from the tail, so that small entries keep their relative accuracy (BN3 Property 1 with c_0 := 0, erratum E1),
-    and never above one, which rounding would otherwise pass.
+    The sums run from the tail, so that small entries keep their relative accuracy (BN3 Property 1 with c_0 := 0,
+    erratum E1), and are clamped to one, which rounding could exceed.
     """
     tail = steps[..., 1:].flip(-1).cumsum(-1).flip(-1).clamp_max(1)
     always = steps.new_ones((*steps.shape[:-1], num_always))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from nestling.distributions.orders.order import Order
-from nestling.distributions.tensors import hold
+from nestling.distributions.tensors import register
 from nestling.tensor_arguments import floating_dtype
 
 
@@ -17,7 +17,7 @@ class Uniform(Order):
 
     def __init__(self, num_blocks: int, *, num_always: int = 1, dtype: torch.dtype | None = None) -> None:
         super().__init__(num_blocks, num_always)
-        hold(self, "table", torch.full((self.num_widths,), -math.log(self.num_widths), dtype=floating_dtype(dtype)))
+        register(self, "table", torch.full((self.num_widths,), -math.log(self.num_widths), dtype=floating_dtype(dtype)))
 
     def log_probs(self) -> Tensor:
         """Log-probabilities (S,) of the widths."""

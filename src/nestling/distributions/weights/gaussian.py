@@ -1,4 +1,4 @@
-"""The Gaussian weight posterior by either scale: log alpha (noise in proportion to the weight) or log sigma^2."""
+"""Gaussian weight posteriors, by their scale: log alpha (noise in proportion to the weight) or log sigma^2."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
@@ -17,19 +17,19 @@ from nestling.distributions.weights.posterior import LOG_ALPHA_BOUNDS, PullBack,
 from nestling.tensor_arguments import real_tensor
 
 START_LOG_ALPHA = -3.0
-"""log alpha that every weight starts from: noise of a fifth of its size."""
+"""Initial log alpha of every weight: noise of about a fifth of its size."""
 START_LOG_SIGMA2 = -10.0
-"""log sigma^2 that every weight starts from, in both released codes of sparse VD."""
+"""Initial log sigma^2 of every weight, as in both released codes of sparse VD."""
 START_SHARE = 0.1
-"""Standard deviation that natural gradients start from, relative to the root mean square of a layer's weights."""
+"""Initial standard deviation for natural gradients, relative to the root mean square of a layer's weights."""
 PRIOR_SHARE = 10.0
-"""Standard deviation of the prior of such weights, relative to the same."""
+"""Standard deviation of the prior for natural gradients, relative to the root mean square of a layer's weights."""
 NO_NOISE = -80.0
-"""log sigma^2 of a weight that is gone: a standard deviation of 4e-18, and no products so small that they are slow."""
+"""log sigma^2 of a removed weight: a standard deviation of 4e-18, large enough to avoid slow subnormal products."""
 
 
 class MultiplicativeGaussian(WeightPosterior):
-    """w = theta (1 + sqrt(alpha) eps) with log alpha free (BN3): read within the bounds, and no gradient past them."""
+    """w = theta (1 + sqrt(alpha) eps) with log alpha free (BN3), clamped to bounds, without gradient outside them."""
 
     log_alpha: Tensor
 
@@ -38,7 +38,7 @@ class MultiplicativeGaussian(WeightPosterior):
 
     @classmethod
     def from_weight(cls, weight: nn.Parameter) -> Self:
-        """Noise of a fifth of each weight's size."""
+        """The posterior with noise of about a fifth of each weight's size."""
         return cls(weight, _scale_of(weight, torch.full_like(weight, START_LOG_ALPHA)))
 
     def bounded_log_alpha(self) -> Tensor:
@@ -47,12 +47,12 @@ class MultiplicativeGaussian(WeightPosterior):
 
     @staticmethod
     def variance_of(mean: Tensor, scale: Tensor) -> tuple[Tensor, PullBack]:
-        """alpha theta^2 from theta and log alpha, and what gives their gradients."""
+        """alpha theta^2 from theta and log alpha, and the function that gives their gradients."""
         scaled = F.hardtanh(scale, *LOG_ALPHA_BOUNDS).exp_() * mean
 
         def pull_back(gradient: Tensor) -> tuple[Tensor, Tensor]:
             shared = laid_out_as(mean, gradient) * scaled
-            to_scale = _to_log_alpha(shared * mean, scale)
+            to_scale = _log_alpha_gradient(shared * mean, scale)
             return shared.mul_(2), to_scale
 
         return scaled * mean, pull_back
@@ -85,7 +85,7 @@ class AdditiveGaussian(WeightPosterior):
 
     @classmethod
     def from_weight(cls, weight: nn.Parameter) -> Self:
-        """The same small noise on every weight."""
+        """The posterior with the same small noise on every weight."""
         return cls(weight, _scale_of(weight, torch.full_like(weight, START_LOG_SIGMA2)))
 
     def remove(self, gone: Tensor) -> None:
@@ -107,7 +107,7 @@ class AdditiveGaussian(WeightPosterior):
 
     @staticmethod
     def variance_of(mean: Tensor, scale: Tensor) -> tuple[Tensor, PullBack]:
-        """sigma^2 from log sigma^2, and what gives its gradient: the mean has none."""
+        """sigma^2 from log sigma^2, and the function that gives its gradient; the mean has none."""
         variance = scale.exp().expand_as(mean)
         return variance, lambda gradient: (None, (laid_out_as(mean, gradient) * variance).sum_to_size(scale.shape))
 
@@ -128,7 +128,7 @@ class NaturalGaussian(AdditiveGaussian):
     """w = theta + sigma eps under the prior N(0, prior_std^2), for natural-gradient steps in log sigma^2 (IVON)."""
 
     rates: ClassVar[Mapping[str, Rate]] = {"log_sigma2": "natural"}
-    sampling: ClassVar[Sampling] = "shared"  # once for the batch, which costs next to nothing
+    sampling: ClassVar[Sampling] = "shared"  # one draw per batch, which costs almost nothing
     kappa: ClassVar[float | None] = 0.3  # docs/decisions/0012
     prior_std: Tensor
 
@@ -139,25 +139,25 @@ class NaturalGaussian(AdditiveGaussian):
 
     @classmethod
     def from_weight(cls, weight: nn.Parameter) -> Self:
-        """Noise and prior in proportion to the root mean square of the layer's weights."""
+        """The posterior with noise and prior in proportion to the root mean square of the layer's weights."""
         size = weight.detach().square().mean().clamp_min(torch.finfo(weight.dtype).tiny).sqrt()
         log_sigma2 = torch.zeros_like(weight) + 2 * (START_SHARE * size).log()
         return cls(weight, _scale_of(weight, log_sigma2), PRIOR_SHARE * size)
 
     def divergences(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:
-        """KL(N(theta, sigma^2), N(0, prior_std^2)); ``divergence``, of alpha, is not asked."""
+        """KL(N(theta, sigma^2), N(0, prior_std^2)); ``divergence``, a function of log alpha, is not used."""
         return gaussian_kl(self.mean, self.log_sigma2.expand_as(self.mean), float(self.prior_std))
 
     total = WeightPosterior.total
 
 
 def _scale_of(weight: nn.Parameter, scale: Tensor) -> nn.Parameter:
-    """A scale to be learned if the weight is."""
+    """The scale as a parameter, which is learned if the weight is."""
     return nn.Parameter(scale.detach(), requires_grad=weight.requires_grad)
 
 
 class _Perturbed(torch.autograd.Function):
-    """theta (1 + sqrt(alpha) noise) from theta, log alpha and noise; sqrt(alpha) noise is kept for the gradients."""
+    """theta (1 + sqrt(alpha) noise) from theta, log alpha and noise; saves sqrt(alpha) noise for the gradients."""
 
     generate_vmap_rule = True
 
@@ -181,12 +181,12 @@ class _Perturbed(torch.autograd.Function):
         mean, log_alpha, relative = ctx.saved_tensors
         gradient = laid_out_as(relative, gradient)
         shared = gradient * relative
-        to_scale = _to_log_alpha(torch.mul(shared, mean).mul_(0.5), log_alpha)
+        to_scale = _log_alpha_gradient(torch.mul(shared, mean).mul_(0.5), log_alpha)
         return shared.add_(gradient).sum_to_size(mean.shape), to_scale, None
 
 
-def _to_log_alpha(gradient: Tensor, log_alpha: Tensor) -> Tensor:
-    """What of a gradient reaches log alpha: none past its bounds."""
+def _log_alpha_gradient(gradient: Tensor, log_alpha: Tensor) -> Tensor:
+    """The gradient for log alpha: zero outside its bounds."""
     summed = gradient.sum_to_size(log_alpha.shape)
     result: Tensor = torch.ops.aten.hardtanh_backward(summed, log_alpha, *LOG_ALPHA_BOUNDS)
     return result

@@ -12,55 +12,55 @@ from torch.autograd.function import once_differentiable
 from nestling.distributions.learned import Learned, Rate
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.options import Sampling
-from nestling.distributions.tensors import hold
+from nestling.distributions.tensors import register
 from nestling.errors import ShapeError
 from nestling.kept_until_written import Kept
 from nestling.tensor_arguments import floating_tensor, real_tensor
 from nestling.torch_parts import Moving
 
 LOG_ALPHA_BOUNDS = (-20.0, 20.0)
-"""log alpha is read within these bounds: past them a weight is a constant, or nothing but noise, in float32."""
+"""log alpha is clamped to these bounds: outside them a weight is a constant, or only noise, in float32."""
 
 
 PullBack = Callable[[Tensor], tuple[Tensor | None, Tensor]]
-"""The gradients in mean and scale, from the gradient in what follows from them."""
+"""Gives the gradients for mean and scale from the gradient for a function of both."""
 
 
 class Worked(defaultdict[str, Kept]):
-    """What was worked out from the parameters of one posterior: a twin of it, with other parameters, has its own."""
+    """Results computed from the parameters of one posterior; a twin with other parameters has separate results."""
 
 
 class WeightPosterior(Moving, Learned, ABC):
     """A Gaussian over each weight with mean theta and variance alpha theta^2.
 
-    A family says how it starts from a plain weight and how its parameters move (``rate``, ``rates``); ``sampling`` is
-    how it is drawn, and ``kappa`` how its divergence is weighed, where nothing else is asked for.
+    A family says how it starts from a plain weight and how its parameters are trained (``rate``, ``rates``). The
+    defaults ``sampling`` and ``kappa`` say how weights are drawn, and how their divergence is weighted.
     """
 
     rate: ClassVar[Rate] = "weights"
     sampling: ClassVar[Sampling] = "local"
     kappa: ClassVar[float | None] = None
-    """None leaves it to the network: see ``largest_kappa``."""
+    """None means that the network decides: see ``largest_kappa``."""
     mean: Tensor
 
     @classmethod
     @abstractmethod
     def from_weight(cls, weight: nn.Parameter) -> Self:
-        """The posterior that training starts from, around the weight of a plain layer, which becomes the mean."""
+        """The initial posterior for training, whose mean is the weight of a plain layer."""
 
     def __init__(self, mean: Tensor, scale_name: str, scale: Tensor) -> None:
         super().__init__()
         real_tensor("mean", mean)
         real_tensor(scale_name, scale)
-        if not _spreads_over(scale.shape, mean.shape):
+        if not _broadcasts_to(scale.shape, mean.shape):
             given = f"shape {tuple(scale.shape)} for a mean of shape {tuple(mean.shape)}"
             raise ShapeError(
-                scale_name, given, "broadcastable to the mean", "Give one scale per weight, or one for all."
+                scale_name, given, "broadcastable to the mean", "Pass one scale per weight, or one for all."
             )
-        hold(self, "mean", mean)
-        hold(self, scale_name, scale)
+        register(self, "mean", mean)
+        register(self, scale_name, scale)
         self._scale_name = scale_name
-        self._known = Worked(Kept)
+        self._kept_results = Worked(Kept)
 
     @property
     def scale(self) -> Tensor:
@@ -69,12 +69,12 @@ class WeightPosterior(Moving, Learned, ABC):
         return scale
 
     def along(self, axis: int) -> Iterator[tuple[str, int]]:
-        """The tensors that are cut with an axis of the weight, the mean first, each with its own axis."""
-        own = {"mean": self.mean, **dict(self.named_parameters()), **dict(self.named_buffers())}
-        for name, tensor in own.items():
-            place = axis + tensor.ndim - self.mean.ndim
-            if place >= 0 and tensor.shape[place] == self.mean.shape[axis]:
-                yield name, place
+        """The tensors that are cut with an axis of the weight, the mean first, each with the axis to cut."""
+        tensors = {"mean": self.mean, **dict(self.named_parameters()), **dict(self.named_buffers())}
+        for name, tensor in tensors.items():
+            tensor_axis = axis + tensor.ndim - self.mean.ndim
+            if tensor_axis >= 0 and tensor.shape[tensor_axis] == self.mean.shape[axis]:
+                yield name, tensor_axis
 
     @abstractmethod
     def bounded_log_alpha(self) -> Tensor:
@@ -87,7 +87,7 @@ class WeightPosterior(Moving, Learned, ABC):
     @staticmethod
     @abstractmethod
     def variance_of(mean: Tensor, scale: Tensor) -> tuple[Tensor, "PullBack"]:
-        """Variance of each weight from the parameters, and what gives their gradients from that of the variance."""
+        """Variance of each weight from the parameters, and the function that gives the gradients for both of them."""
 
     @abstractmethod
     def std(self) -> Tensor:
@@ -102,33 +102,32 @@ class WeightPosterior(Moving, Learned, ABC):
 
     @abstractmethod
     def spread(self) -> Tensor:
-        """What the noise of a draw is multiplied by: the standard deviation, with a sign that does not matter."""
+        """The factor of the noise in a sample: the standard deviation, up to a sign that does not matter."""
 
     @abstractmethod
     def perturbed(self, noise: Tensor) -> Tensor:
         """The weights for standard noise (..., *mean.shape), differentiable in the parameters."""
 
     def known(self, name: str, work_out: Callable[[], Tensor], of: object = None) -> Tensor:
-        """What follows from the parameters, worked out once for as long as nothing writes to them, but by ``.data``.
+        """A result computed from the parameters, kept until they are written to (a write to ``.data`` goes unnoticed).
 
-        Only for passes without gradients, and until the posterior is put in train mode. ``of`` is what it depends on
-        beside the parameters: the last is kept.
+        Only for passes without gradients; train mode drops all results. ``of`` is what else the result depends on:
+        only the result for its last value is kept.
         """
-        return self._known[name].of((self.mean, self.scale), work_out, of)
+        return self._kept_results[name].of((self.mean, self.scale), work_out, of)
 
     def train(self, mode: bool = True) -> Self:
-        """Forget, in train mode, what was worked out."""
+        """Drop all kept results in train mode."""
         if mode:
-            self._known.clear()
+            self._kept_results.clear()
         return super().train(mode)
 
     def moved(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Forget it also when the device or the dtype changes."""
-        self._known.clear()
+        """Drop all kept results when the device or the dtype changes."""
+        self._kept_results.clear()
 
     def divergences(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:
-        """The divergence of each weight from its prior; ``divergence`` is that of log alpha, for families without one
-        of their own."""
+        """The divergence of each weight from its prior; families without a prior use ``divergence`` of log alpha."""
         return divergence(self.bounded_log_alpha().expand_as(self.mean))
 
     def total(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:
@@ -136,12 +135,12 @@ class WeightPosterior(Moving, Learned, ABC):
         return self.divergences(divergence).sum()
 
     def drop_rate(self) -> Tensor:
-        """alpha / (1 + alpha): the rate of the dropout whose noise has the same strength."""
+        """alpha / (1 + alpha): the rate of dropout with noise of the same strength."""
         return torch.sigmoid(self.bounded_log_alpha())
 
 
 class _Variance(torch.autograd.Function):
-    """The variance of each weight, of which nothing but the parameters is kept for the gradients."""
+    """The variance of each weight; only the parameters are saved for the gradients."""
 
     generate_vmap_rule = True
 
@@ -163,20 +162,20 @@ class _Variance(torch.autograd.Function):
 
 
 def to_log_sigma2(mean: Tensor, log_alpha: Tensor) -> Tensor:
-    """log sigma^2 = log alpha + log theta^2, exact for any weight but zero (see ``_log_square``)."""
+    """log sigma^2 = log alpha + log theta^2, exact for any weight except zero (see ``_log_square``)."""
     return log_alpha + _log_square(mean)
 
 
 def to_log_alpha(mean: Tensor, log_sigma2: Tensor) -> Tensor:
-    """log alpha = log sigma^2 - log theta^2, exact for any weight but zero, and not yet held to any bounds."""
+    """log alpha = log sigma^2 - log theta^2, exact for any weight except zero, and without bounds."""
     return log_sigma2 - _log_square(mean)
 
 
 def _log_square(mean: Tensor) -> Tensor:
-    """log theta^2, which stops at the smallest normal number so that it is finite at zero, with zero gradient there."""
+    """log theta^2, with |theta| clamped to the smallest normal number: finite at zero, with zero gradient there."""
     return 2 * floating_tensor("mean", mean).abs().clamp_min(torch.finfo(mean.dtype).tiny).log()
 
 
-def _spreads_over(shape: torch.Size, target: torch.Size) -> bool:
+def _broadcasts_to(shape: torch.Size, target: torch.Size) -> bool:
     tail = target[len(target) - len(shape) :]
     return len(shape) <= len(target) and all(size in (1, whole) for size, whole in zip(shape, tail, strict=True))

@@ -1,4 +1,4 @@
-"""One rule for each operation: how the labels of its inputs move to its outputs, and which it unites or freezes."""
+"""One rule per operation: how the labels of its inputs move to its outputs, and which it unites or freezes."""
 
 from nestling.reading.rules import contraction, elementwise, lookups, norms, parts, reductions, shapes
 from nestling.reading.trace import Call, Rule
@@ -7,12 +7,12 @@ __all__ = ["Call", "Rule", "default_rules"]
 
 
 def default_rules() -> dict[str, Rule]:
-    """The rules by the name of their operation, without the namespace and the trailing underscore of in-place forms."""
+    """The rules by the name of their operation, without the namespace and the final underscore of in-place forms."""
     return _RULES.copy()
 
 
 def _no_output(call: Call) -> None:
-    """An assertion, or a question about sizes: nothing that carries labels comes out."""
+    """An assertion or a query of sizes: no output has labels."""
 
 
 _RULES: dict[str, Rule] = {

@@ -8,7 +8,7 @@ from nestling.reading.traced_value import Factor, Value
 
 
 def convolution(call: Call) -> Result:
-    """Input channels unite with weight axis 1, output channels are weight axis 0 with the bias."""
+    """Input channels unite with weight axis 1; output channels are weight axis 0, as is the bias."""
     return _convolve(call, transposed=False)
 
 
@@ -23,7 +23,7 @@ def any_convolution(call: Call) -> Result:
 
 
 def linear(call: Call) -> Result:
-    """The input's last axis unites with weight axis 1, the output's is weight axis 0 with the bias."""
+    """The input's last axis unites with weight axis 1; the output's last axis is weight axis 0, as is the bias."""
     value, weight, bias = call.value("input"), call.value("weight"), call.optional("bias")
     last = len(value.shape) - 1
     _contract(call, value, last, weight, len(weight.shape) - 1)
@@ -32,12 +32,12 @@ def linear(call: Call) -> Result:
 
 def matmul(call: Call) -> Result:
     """Batch axes unite, the inner axes are summed over."""
-    left, right = (call.value(name) for name in [a.name for a in call.schema.arguments][:2])
+    left, right = (call.value(name) for name in [argument.name for argument in call.schema.arguments][:2])
     return _matmul(call, left, right)
 
 
 def addmm(call: Call) -> Result:
-    """A matrix product with a bias that goes along with its last axis."""
+    """A matrix product with a bias along its last axis."""
     product = _matmul(call, call.value("mat1"), call.value("mat2"))
     bias = call.value("self")
     if bias.shape[-1] > 1:
@@ -46,19 +46,20 @@ def addmm(call: Call) -> Result:
 
 
 def einsum(call: Call) -> Result:
-    """Letters that several operands share unite; those missing from the output are summed over."""
+    """Axes of the same letter unite; letters that are missing from the output are summed over."""
     equation = str(call.arguments["equation"]).replace(" ", "")
     inputs, arrow, output = equation.partition("->")
     names = inputs.split(",")
     if not arrow or "." in equation or any(len(set(letters)) < len(letters) for letters in names):
         return call.unknown()
-    operands = [(letters, _heads_kept(call, v)) for letters, v in zip(names, call.tensors("tensors"), strict=True)]
+    values = [_keep_heads(call, tensor) for tensor in call.tensors("tensors")]
+    operands = list(zip(names, values, strict=True))
     letters = dict.fromkeys(inputs.replace(",", ""))
     return call.output([_letter(call, letter, operands, output) for letter in letters])
 
 
-def _heads_kept(call: Call, value: Value) -> Value:
-    """Of axes that were split off together only the first, which counts heads, can be cut."""
+def _keep_heads(call: Call, value: Value) -> Value:
+    """Of axes that were split off together, only the first can be cut: it counts heads."""
     for factor in value.factors:
         if len(factor.axes) > 1:
             call.labels.mark(factor.ids, "head")
@@ -68,22 +69,22 @@ def _heads_kept(call: Call, value: Value) -> Value:
 
 
 def _letter(call: Call, letter: str, operands: list[tuple[str, Value]], output: str) -> Factor | None:
-    """What one letter of an einsum ties together; the factor it leaves on the output, if any."""
-    held = [(value, letters.index(letter)) for letters, value in operands if letter in letters]
-    lines = [(value, call.along(value, axis)) for value, axis in held if value.shape[axis] > 1]
-    known = [ids for _, ids in lines if ids is not None]
-    for ids in known[1:]:
-        call.labels.unite(known[0], ids)
+    """Unite the axes of one letter of an einsum; the factor that the letter has on the output, if any."""
+    axes = [(value, letters.index(letter)) for letters, value in operands if letter in letters]
+    lines = [(value, call.along(value, axis)) for value, axis in axes if value.shape[axis] > 1]
+    labelled = [ids for _, ids in lines if ids is not None]
+    for ids in labelled[1:]:
+        call.labels.unite(labelled[0], ids)
     summed = letter not in output
     for value, line in lines:
         if summed and line is not None and not value.from_input:
             call.labels.mark(line, "read")
-    if not known:
+    if not labelled:
         return None
-    if len(known) < len(lines) or (summed and len(lines) == 1):
-        call.freeze(known[0], "sums over the axis" if summed else "meets an axis of fixed size")
+    if len(labelled) < len(lines) or (summed and len(lines) == 1):
+        call.freeze(labelled[0], "sums over the axis" if summed else "meets an axis of fixed size")
         return None
-    return None if summed else Factor((output.index(letter),), known[0])
+    return None if summed else Factor((output.index(letter),), labelled[0])
 
 
 def _convolve(call: Call, *, transposed: bool) -> Value:
@@ -108,12 +109,12 @@ def _convolve(call: Call, *, transposed: bool) -> Value:
         call.labels.mark(out, "channel")
     if bias is not None and bias.shape[0] > 1:
         out = call.unite_lines(out, call.along(bias, 0), "adds a bias of fixed size")
-    kept = [f for f in value.factors if channel not in f.axes]
+    kept = [factor for factor in value.factors if channel not in factor.axes]
     return call.output([*kept, None if out is None else Factor((channel,), out)])
 
 
 def _grouped(call: Call, value: Value, channel: int, weight: Value, groups: int, *, transposed: bool) -> Ids | None:
-    """One group of the convolution is one unit: all its inputs with all its outputs."""
+    """One group of a convolution is one unit: all its inputs with all its outputs."""
     inputs, rows = call.along(value, channel), call.along(weight, 0)
     weight = call.settle(weight, 1, "has a fixed number of channels in each group")
     num_out = call.shape[channel]
@@ -133,7 +134,7 @@ def _grouped(call: Call, value: Value, channel: int, weight: Value, groups: int,
 
 
 def _contract(call: Call, value: Value, axis: int, weight: Value, weight_axis: int) -> None:
-    """Sum ``value`` along an axis against a weight, which thereby reads what is there."""
+    """Sum ``value`` along an axis against a weight, which so reads the elements of that axis."""
     if value.shape[axis] == 1:
         return
     call.unite_along(value, axis, weight, weight_axis)
@@ -143,7 +144,7 @@ def _contract(call: Call, value: Value, axis: int, weight: Value, weight_axis: i
 
 
 def _with_output(call: Call, value: Value, last: int, weight: Value, bias: Value | None) -> Value:
-    kept = [f for f in value.factors if last not in f.axes]
+    kept = [factor for factor in value.factors if last not in factor.axes]
     if len(weight.shape) == 1:
         return call.output(kept)
     out = call.along(weight, 0)
@@ -173,16 +174,16 @@ def _matmul(call: Call, left: Value, right: Value) -> Value:
 
 
 def _mark_heads(call: Call, value: Value) -> None:
-    """A batch axis of a product that was split off together with a matrix axis counts heads."""
+    """Mark as heads the batch axes of a product that were split off together with a matrix axis."""
     for factor in value.factors:
         if factor.axes[-1] >= len(value.shape) - 2 and factor.axes[0] < len(value.shape) - 2:
             call.labels.mark(factor.ids, "head")
 
 
 def _sum_over(call: Call, left: Value, left_axis: int, right: Value, right_axis: int) -> None:
-    """The inner axes of a product. Where one was split off jointly with a batch axis (head size), its size is kept."""
-    joint = [v for v, axis in ((left, left_axis), (right, right_axis)) if (f := v.factor(axis)) and len(f.axes) > 1]
-    if joint:
+    """Unite the inner axes of a product; they keep their size if one was split off with a batch axis (head size)."""
+    factors = left.factor(left_axis), right.factor(right_axis)
+    if any(factor is not None and len(factor.axes) > 1 for factor in factors):
         call.settle(left, left_axis, "sums over the axis")
         call.settle(right, right_axis, "sums over the axis")
         return
@@ -206,10 +207,10 @@ def _batch_axis(call: Call, left: Value, right: Value, axis: int, ndim: int) -> 
     lines: list[Ids] = []
     fixed = False
     for value in (left, right):
-        own = axis - (ndim - len(value.shape))
-        if own < 0 or value.shape[own] == 1:
+        value_axis = axis - (ndim - len(value.shape))
+        if value_axis < 0 or value.shape[value_axis] == 1:
             continue
-        ids = call.along(value, own)
+        ids = call.along(value, value_axis)
         if ids is None:
             fixed = True
         else:

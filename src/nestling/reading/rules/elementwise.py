@@ -29,14 +29,14 @@ def nary(call: Call) -> Result:
 
 
 def add(call: Call) -> Result:
-    """Like any other, but two labelled tensors that come from the input make a residual stream."""
+    """Like any other operation, but two labelled tensors that depend on the input make a residual stream."""
     tensors = call.all_tensors()
     labelled = [value for value in tensors if value.from_input and value.factors]
     return aligned(call, tensors, stream=len(labelled) > 1)
 
 
 def prelu(call: Call) -> Result:
-    """A slope for each channel goes with axis 1 of the input, a single one with nothing."""
+    """Slopes per channel go with axis 1 of the input; a single slope goes with no axis."""
     value, weight = call.value("self"), call.value("weight")
     if weight.shape[0] > 1:
         call.unite_along(value, 1, weight, 0)
@@ -48,7 +48,7 @@ def glu(call: Call) -> Result:
     value = call.value("self")
     axis = call.axis("dim", len(value.shape))
     ids = call.along(value, axis)
-    factors: list[Factor | None] = [f for f in value.factors if axis not in f.axes]
+    factors: list[Factor | None] = [factor for factor in value.factors if axis not in factor.axes]
     if ids is not None:
         half = len(ids) // 2
         call.labels.unite(ids[:half], ids[half:])
@@ -60,7 +60,7 @@ def aligned(call: Call, tensors: list[Value], *, stream: bool = False) -> Value:
     """Unite the factors of tensors that are broadcast together and give the output's."""
     shape = call.shape
     kept: dict[tuple[int, ...], Factor] = {}
-    for value in _agreeing(call, [_widened(value, len(shape)) for value in tensors]):
+    for value in _reconcile(call, [_widened(value, len(shape)) for value in tensors]):
         for factor in value.factors:
             first = kept.setdefault(factor.axes, factor)
             call.labels.unite(first.ids, factor.ids, stream=stream)
@@ -73,10 +73,10 @@ def _widened(value: Value, ndim: int) -> Value:
     return value.moved({axis: axis + offset for axis in range(len(value.shape))}, (1,) * offset + value.shape)
 
 
-def _agreeing(call: Call, values: list[Value]) -> list[Value]:
-    """The values once every axis is labelled in all that extend over it, split off with the same axes, or in none."""
-    while (found := _disagreement(values)) is not None:
-        index, axis = found
+def _reconcile(call: Call, values: list[Value]) -> list[Value]:
+    """The values, changed so that each axis is labelled in all values of its full size, split alike, or in none."""
+    while (disagreement := _disagreement(values)) is not None:
+        index, axis = disagreement
         values[index] = call.settle(values[index], axis, "meets an axis of fixed size")
     return values
 
@@ -86,29 +86,29 @@ def _disagreement(values: list[Value]) -> tuple[int, int] | None:
     for index, value in enumerate(values):
         for factor in value.factors:
             for other in values:
-                axis = _given_up(factor, other)
+                axis = _axis_to_settle(factor, other)
                 if axis is not None:
                     return index, axis
     return None
 
 
-def _given_up(factor: Factor, other: Value) -> int | None:
-    """The axis along which a factor can't be cut beside another value, which has it fixed or split off otherwise.
+def _axis_to_settle(factor: Factor, other: Value) -> int | None:
+    """The axis along which a factor can't be cut because another value has it fixed or split off in another way.
 
-    Of two that were split in different ways the axis they share is cut, unless it is the last: that is the inside of
-    a head, as with rotations by position, and the heads are cut.
+    If two values were split in different ways, the axis they share is cut, unless it is the last: that is the inside of
+    a head (as in rotary position embeddings), and the heads are cut instead.
     """
     last = len(other.shape) - 1
     for axis in factor.axes:
-        theirs = other.factor(axis)
-        if theirs is None:
+        other_factor = other.factor(axis)
+        if other_factor is None:
             if other.shape[axis] > 1:
                 return axis
-        elif theirs.axes != factor.axes:
-            shared = [a for a in factor.axes if a in theirs.axes]
+        elif other_factor.axes != factor.axes:
+            shared = [factor_axis for factor_axis in factor.axes if factor_axis in other_factor.axes]
             if shared == [last]:
                 return last
-            alone = [a for a in factor.axes if a not in shared]
+            alone = [factor_axis for factor_axis in factor.axes if factor_axis not in shared]
             if alone:
                 return alone[-1]
     return None

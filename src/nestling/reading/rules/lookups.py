@@ -7,7 +7,7 @@ from nestling.reading.traced_value import Factor, Value
 
 
 def attention(call: Call) -> Result:
-    """Heads of queries, keys and values unite, a key's head with all the queries that share it; sizes stay."""
+    """Heads of queries, keys and values unite, each key head with all query heads that share it; sizes stay."""
     query, key, value = (call.value(name) for name in ("query", "key", "value"))
     last = len(query.shape) - 1
     tensors = []
@@ -19,9 +19,9 @@ def attention(call: Call) -> Result:
     factors: list[Factor | None] = []
     for axis in range(last - 1):
         lines = [call.along(tensor, axis) for tensor in tensors]
-        own = axis - last - 1
-        if mask is not None and -own <= len(mask.shape) and mask.shape[own] > 1:
-            lines.append(call.along(mask, own % len(mask.shape)))
+        mask_axis = axis - last - 1
+        if mask is not None and -mask_axis <= len(mask.shape) and mask.shape[mask_axis] > 1:
+            lines.append(call.along(mask, mask_axis % len(mask.shape)))
         if all(line is None for line in lines):
             continue
         if any(line is None for line in lines):
@@ -41,7 +41,7 @@ def attention(call: Call) -> Result:
 
 
 def _mask(call: Call) -> Value | None:
-    """The mask, or what is added to the scores, which has a size for each query and key."""
+    """The mask, boolean or added to the scores; its axes of queries and keys keep their size."""
     mask = call.optional("attn_mask")
     if mask is not None:
         for axis in (len(mask.shape) - 2, len(mask.shape) - 1):
@@ -50,7 +50,7 @@ def _mask(call: Call) -> Value | None:
 
 
 def embedding(call: Call) -> Result:
-    """Rows are read by index and stay; columns are the output's last axis."""
+    """Rows are read by index and keep their number; columns are the last axis of the output."""
     weight, indices = call.value("weight"), call.value("indices")
     weight = call.settle(weight, 0, "reads the axis by index")
     ids = call.along(weight, 1)
@@ -59,17 +59,17 @@ def embedding(call: Call) -> Result:
 
 
 def index(call: Call) -> Result:
-    """Axes that are read by tensors of places stay; the others pass, the places coming in for the first read axis."""
+    """Axes that index tensors read keep their size; the others pass. The index's axes replace the first read axis."""
     value = call.value("self")
     places = call.arguments["indices"]
-    read = [axis for axis, given in enumerate(places) if given is not None]
-    for given in (call.found.values[places[axis]] for axis in read):
-        for factor in given.factors if isinstance(given, Value) else ():
+    read = [axis for axis, index_tensor in enumerate(places) if index_tensor is not None]
+    for index_tensor in (call.traced.values[places[axis]] for axis in read):
+        for factor in index_tensor.factors if isinstance(index_tensor, Value) else ():
             call.freeze(factor.ids, "reads places from the axis")
     for axis in read:
         value = call.settle(value, axis, "reads the axis by index")
     first = read[0] if read == list(range(read[0], read[-1] + 1)) else 0
     grown = len(call.shape) - (len(value.shape) - len(read))
     kept = [axis for axis in range(len(value.shape)) if axis not in read]
-    new = [axis for axis in range(len(call.shape)) if not first <= axis < first + grown]
-    return call.output(value.moved(dict(zip(kept, new, strict=True)), call.shape).factors)
+    passed = [axis for axis in range(len(call.shape)) if not first <= axis < first + grown]
+    return call.output(value.moved(dict(zip(kept, passed, strict=True)), call.shape).factors)

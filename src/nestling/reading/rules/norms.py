@@ -1,4 +1,4 @@
-"""Rules of normalisations: affine parameters go with the channels, statistics over the cut axis make it inexact."""
+"""Rules of normalisations: affine parameters go with the channels; statistics over a cut axis make it inexact."""
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def layer_norm(call: Call) -> Result:
     first = len(value.shape) - num_axes
     for axis in range(first, len(value.shape)):
         factor = value.factor(axis)
-        if factor is not None and any(a < first for a in factor.axes):
+        if factor is not None and any(other < first for other in factor.axes):
             value = call.settle(value, axis, "normalises over the axis")
             factor = None
         for name in ("weight", "bias"):
@@ -41,7 +41,7 @@ def layer_norm(call: Call) -> Result:
 
 
 def group_norm(call: Call) -> Result:
-    """Whole norm-groups are units, so that each keeps its own statistics; a single group makes the axis inexact."""
+    """Whole norm groups are units, so that each keeps its statistics; a single norm group makes the axis inexact."""
     value = call.value("input")
     num_groups = call.number("num_groups")
     ids = call.along(value, 1)
@@ -61,11 +61,11 @@ def group_norm(call: Call) -> Result:
 
 
 def _axis_kept(call: Call, value: Value, axis: int) -> Value:
-    """The value with ``axis`` labelled on its own: an affine parameter has settled what it was split with."""
+    """The output with ``axis`` labelled alone: affine parameters fix the sizes of the axes it was split with."""
     factor = value.factor(axis)
     if factor is None or len(factor.axes) == 1:
         return call.passed(value)
     ids = call.along(value, axis)
     assert ids is not None
-    rest = value.without(factor)
-    return call.output([*rest.factors, Factor((axis,), ids)])
+    others = value.without(factor)
+    return call.output([*others.factors, Factor((axis,), ids)])

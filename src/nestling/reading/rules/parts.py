@@ -16,14 +16,15 @@ PADS = """
 
 
 def cat(call: Call) -> Result:
-    """Labels follow each other along the axis; the other axes unite."""
+    """Labels are joined along the axis; the other axes unite."""
     tensors = [value for value in call.tensors("tensors") if value.shape != (0,)]
     axis = call.axis("dim", len(call.shape))
-    parts = [call.along(value, axis) for value in tensors]
-    factors = [_joined(call, tensors, other, other) for other in range(len(call.shape)) if other != axis]
-    if any(part is not None for part in parts):
-        whole = [_fixed_part(call, v.shape[axis]) if p is None else p for v, p in zip(tensors, parts, strict=True)]
-        factors.append(Factor((axis,), np.concatenate(whole)))
+    lines = [call.along(value, axis) for value in tensors]
+    factors = [_join(call, tensors, other, other) for other in range(len(call.shape)) if other != axis]
+    if any(line is not None for line in lines):
+        pairs = zip(tensors, lines, strict=True)
+        joined = [_fixed_part(call, value.shape[axis]) if line is None else line for value, line in pairs]
+        factors.append(Factor((axis,), np.concatenate(joined)))
     return call.output(factors)
 
 
@@ -31,11 +32,11 @@ def stack(call: Call) -> Result:
     """Tensors of one shape on a new axis: their axes unite."""
     tensors = call.tensors("tensors")
     axis = call.axis("dim", len(call.shape))
-    return call.output([_joined(call, tensors, a, a + (a >= axis)) for a in range(len(call.shape) - 1)])
+    return call.output([_join(call, tensors, other, other + (other >= axis)) for other in range(len(call.shape) - 1)])
 
 
 def chunk(call: Call) -> Result:
-    """Code that cuts an axis in equal parts must find equal parts again: they unite position by position."""
+    """Equal parts of an axis must stay equal: they unite position by position."""
     value = call.value("self")
     axis = call.axis("dim", len(value.shape))
     pieces = _pieces(call, value, axis, [shape[axis] for shape in call.shapes()])
@@ -44,7 +45,7 @@ def chunk(call: Call) -> Result:
 
 
 def split(call: Call) -> Result:
-    """Parts of stated sizes, each of which shrinks on its own; of one size, all of which shrink together."""
+    """Parts of listed sizes shrink independently; parts of one common size shrink together."""
     value = call.value("self")
     axis = call.axis("dim", len(value.shape))
     sizes = [shape[axis] for shape in call.shapes()]
@@ -57,7 +58,8 @@ def split(call: Call) -> Result:
     elif value.factor(axis) is not None:
         if call.name == "tensor_split" or len(set(sizes)) > 1:
             call.freeze_all("splits the axis by a fixed size")
-            return tuple(call.output([f for f in p.factors if axis not in f.axes], p.shape) for p in pieces)
+            others = [[factor for factor in piece.factors if axis not in factor.axes] for piece in pieces]
+            return tuple(call.output(kept, piece.shape) for kept, piece in zip(others, pieces, strict=True))
         _stay_equal(call, pieces, axis)
         factor = pieces[0].factor(axis)
         call.size(("split_size",), None if factor is None else rows_along(factor, axis))
@@ -79,14 +81,14 @@ def select(call: Call) -> Result:
 
 
 def slice_(call: Call) -> Result:
-    """A range of an axis: the whole changes nothing, ranges that share it out are a split, any other part is frozen."""
+    """A range of an axis: the whole axis passes, ranges that cover it once are a split, any other range is frozen."""
     value = call.value("self")
     axis = call.axis("dim", len(value.shape))
     if call.shape[axis] == value.shape[axis]:
         return call.passed(value)
-    factor, own = value.factor(axis), _range(call.node, axis, value)
-    if factor is not None and len(factor.axes) == 1 and own is not None and _shared_out(call.node, axis, value):
-        return _part(call, value, factor, *own)
+    factor, bounds = value.factor(axis), _range(call.node, axis, value)
+    if factor is not None and len(factor.axes) == 1 and bounds is not None and _cover_the_axis(call.node, axis, value):
+        return _part(call, value, factor, *bounds)
     return call.output(call.settle(value, axis, "takes a fixed part of the axis").factors)
 
 
@@ -120,20 +122,20 @@ def repeat(call: Call) -> Result:
     return _grown(call, "repeats the axis")
 
 
-def _joined(call: Call, tensors: list[Value], axis: int, place: int) -> Factor | None:
-    """An axis along which tensors lie side by side: united, unless it has a fixed size in some of them."""
+def _join(call: Call, tensors: list[Value], axis: int, place: int) -> Factor | None:
+    """Unite an axis along which tensors lie side by side, unless it has a fixed size in some of them."""
     lines = [call.along(value, axis) for value in tensors]
-    known = [line for line in lines if line is not None]
-    for line in known[1:]:
-        call.labels.unite(known[0], line)
-    if known and len(known) < len(lines):
-        call.freeze(known[0], "joins it with an axis of fixed size")
+    labelled = [line for line in lines if line is not None]
+    for line in labelled[1:]:
+        call.labels.unite(labelled[0], line)
+    if labelled and len(labelled) < len(lines):
+        call.freeze(labelled[0], "joins it with an axis of fixed size")
         return None
-    return Factor((place,), known[0]) if known else None
+    return Factor((place,), labelled[0]) if labelled else None
 
 
 def _padding(amounts: list[int], from_the_end: int) -> tuple[int, int]:
-    """What is added before and after an axis; the amounts are those of the last axis first."""
+    """The padding before and after an axis; ``amounts`` begin with the last axis."""
     before, after = (2 * from_the_end, 2 * from_the_end + 1)
     return (amounts[before], amounts[after]) if after < len(amounts) else (0, 0)
 
@@ -149,29 +151,29 @@ def _pieces(call: Call, value: Value, axis: int, sizes: list[int]) -> tuple[Valu
     factor = value.factor(axis)
     for size in sizes:
         if factor is None:
-            part: list[Factor | None] = list(value.factors)
+            factors: list[Factor | None] = list(value.factors)
         else:
             position = factor.axes.index(axis)
             ids = factor.ids.take(range(start, start + size), position)
-            part = [*value.without(factor).factors, simplified(factor.axes, ids)]
-        shape = tuple(size if a == axis else s for a, s in enumerate(value.shape))
-        pieces.append(call.output(part, shape))
+            factors = [*value.without(factor).factors, simplified(factor.axes, ids)]
+        shape = tuple(size if other == axis else other_size for other, other_size in enumerate(value.shape))
+        pieces.append(call.output(factors, shape))
         start += size
     return tuple(pieces)
 
 
-def _shared_out(node: fx.Node, axis: int, value: Value) -> bool:
-    """Whether the slices of one tensor, of which ``node`` is one, are the whole of an axis, each element once."""
+def _cover_the_axis(node: fx.Node, axis: int, value: Value) -> bool:
+    """Whether the slices of one tensor, of which ``node`` is one, cover an axis and take each element once."""
     source = node.all_input_nodes[0]
     while _is_whole(source):
         source = source.all_input_nodes[0]
-    ranges = sorted({found for user in _readers(source) if (found := _range(user, axis, value)) is not None})
+    ranges = sorted({bounds for user in _readers(source) if (bounds := _range(user, axis, value)) is not None})
     ends = [0, *(end for _, end in ranges)]
     return [start for start, _ in ranges] == ends[:-1] and ends[-1] == value.shape[axis]
 
 
 def _readers(node: fx.Node) -> Iterator[fx.Node]:
-    """The nodes that use a tensor, by itself or as a slice that is the whole of it."""
+    """The nodes that use a tensor, directly or through a slice that takes all of it."""
     for user in node.users:
         if _is_whole(user):
             yield from _readers(user)
@@ -184,11 +186,11 @@ def _is_whole(node: fx.Node) -> bool:
 
 
 def _range(node: fx.Node, axis: int, value: Value) -> tuple[int, int] | None:
-    """Start and end of what a node takes of an axis, if it is a slice of several elements without gaps."""
+    """Start and end of the range that a node takes of an axis, if it is a slice of several elements without gaps."""
     if str(node.target) != "aten.slice.Tensor" or not node.users:
         return None
-    given = [hint(argument) for argument in node.args[1:]]
-    dim, start, end, step = given + [0, None, None, 1][len(given) :]
+    arguments = [hint(argument) for argument in node.args[1:]]
+    dim, start, end, step = arguments + [0, None, None, 1][len(arguments) :]
     if dim % len(value.shape) != axis or step != 1 or min(start or 0, end or 0) < 0:
         return None
     first, after, _ = slice(start, end).indices(value.shape[axis])
@@ -196,7 +198,7 @@ def _range(node: fx.Node, axis: int, value: Value) -> tuple[int, int] | None:
 
 
 def _part(call: Call, value: Value, factor: Factor, start: int, end: int) -> Value:
-    """One of the ranges that an axis is shared out in; where it starts and ends depends on what is left before it."""
+    """One of the ranges that cover an axis; its start and end depend on how many elements before them are kept."""
     if start:
         call.size(("start",), factor.ids[:start])
     if end < len(factor.ids):
@@ -219,15 +221,15 @@ def _selected(call: Call, value: Value, axis: int, index: int) -> Value:
     if factor is not None and len(factor.axes) == 1:
         call.freeze(factor.ids, "picks single positions of the axis")
         value, factor = value.without(factor), None
-    shape = tuple(size for a, size in enumerate(value.shape) if a != axis)
-    places = {a: a - (a > axis) for a in range(len(value.shape)) if a != axis}
+    shape = tuple(size for old, size in enumerate(value.shape) if old != axis)
+    places = {old: old - (old > axis) for old in range(len(value.shape)) if old != axis}
     factors: list[Factor | None] = []
-    for f in value.factors:
-        if f is factor:
-            rest = tuple(places[a] for a in f.axes if a != axis)
-            factors.append(simplified(rest, np.take(f.ids, index, axis=f.axes.index(axis))))
+    for old_factor in value.factors:
+        if old_factor is factor:
+            other_axes = tuple(places[old] for old in old_factor.axes if old != axis)
+            factors.append(simplified(other_axes, np.take(old_factor.ids, index, axis=old_factor.axes.index(axis))))
         else:
-            factors.append(Factor(tuple(places[a] for a in f.axes), f.ids))
+            factors.append(Factor(tuple(places[old] for old in old_factor.axes), old_factor.ids))
     return call.output(factors, shape)
 
 

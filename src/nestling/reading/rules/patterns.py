@@ -1,4 +1,4 @@
-"""Small patterns of the graph that mean more than their operations do one by one."""
+"""Patterns of several operations on the graph that together form one known function."""
 
 from torch import fx
 
@@ -6,7 +6,7 @@ from nestling.torch_parts import schema_of
 
 
 def is_norm(mean: fx.Node) -> bool:
-    """Whether a mean serves a norm that is written out, by itself or as the centre of what is squared.
+    """Whether a mean belongs to a norm that is written out, as its mean square or as the mean it subtracts.
 
     That is ``x * rsqrt(mean(x ** 2) + eps)``, or the same with ``x - mean(x)`` in place of ``x``.
     """
@@ -14,12 +14,12 @@ def is_norm(mean: fx.Node) -> bool:
 
 
 def _is_scale(mean: fx.Node) -> bool:
-    """A mean of squares of which only the root is used."""
+    """Whether a mean is one of squares, of which only the root is used."""
     return _squared(_through_casts(mean.args[0])) is not None and _only_its_root(mean)
 
 
 def _is_centre(mean: fx.Node) -> bool:
-    """A mean that is only taken off what it is the mean of, whose squares then have a mean that scales it."""
+    """Whether a mean is only subtracted from its input, and the result is scaled by the mean of its squares."""
     centred = list(mean.users)
     return bool(centred) and all(
         _name(user) == "sub" and user.args[:2] == (mean.args[0], mean) and _is_scaled(user) for user in centred
@@ -42,7 +42,7 @@ def _is_root(node: fx.Node) -> bool:
 
 
 def _squared(node: object) -> fx.Node | None:
-    """What a node is the square of."""
+    """The node that ``node`` is the square of, if it is a square."""
     if not isinstance(node, fx.Node) or not node.args:
         return None
     source = node.args[0]

@@ -19,21 +19,22 @@ ALONG = "softmax log_softmax _softmax _log_softmax cumsum cumprod sort topk".spl
 
 
 def reduce(call: Call) -> Result:
-    """The axes summarised over keep their size; the others pass."""
+    """The axes that are summarised over keep their size; the others pass."""
     value = call.all_tensors()[0]
     ndim = len(value.shape)
-    name = next((n for n in ("dim", "dims") if n in call.arguments), None)
+    name = next((argument for argument in ("dim", "dims") if argument in call.arguments), None)
     if name is None and ndim and call.name in ("max", "min") and len(call.all_tensors()) == 2:
         call.freeze_all("is an operation without a rule")
         return call.unknown()
     axes = call.axes(name, ndim) if name else list(range(ndim))
     if call.name == "mean" and is_norm(call.node):
-        value = _counted_anew(call, value, axes)
+        value = _statistics_of_kept(call, value, axes)
     for axis in axes:
         value = call.settle(value, axis, "summarises over the axis")
-    kept = bool(call.arguments.get("keepdim", False))
-    places = {a: a if kept else a - sum(r < a for r in axes) for a in range(ndim) if a not in axes}
-    factors = [Factor(tuple(places[a] for a in f.axes), f.ids) for f in value.factors]
+    keeps_axes = bool(call.arguments.get("keepdim", False))
+    kept = [axis for axis in range(ndim) if axis not in axes]
+    places = {axis: axis if keeps_axes else axis - sum(reduced < axis for reduced in axes) for axis in kept}
+    factors = [Factor(tuple(places[axis] for axis in factor.axes), factor.ids) for factor in value.factors]
     return _outputs(call, factors)
 
 
@@ -61,8 +62,8 @@ def pool(call: Call) -> Result:
     return _outputs(call, list(value.factors))
 
 
-def _counted_anew(call: Call, value: Value, axes: list[int]) -> Value:
-    """A norm written out takes its statistics over what is left of an axis, as torch's own norms do."""
+def _statistics_of_kept(call: Call, value: Value, axes: list[int]) -> Value:
+    """The value of a written-out norm, which takes its statistics over the kept elements, as torch's norms do."""
     for axis in axes:
         factor = value.factor(axis)
         if factor is not None and len(factor.axes) == 1:
@@ -72,7 +73,7 @@ def _counted_anew(call: Call, value: Value, axes: list[int]) -> Value:
 
 
 def _num_spatial(name: str) -> int:
-    return int(next(c for c in name if c.isdigit()))
+    return int(next(character for character in name if character.isdigit()))
 
 
 def _outputs(call: Call, factors: list[Factor]) -> Value | tuple[Value, ...]:

@@ -39,7 +39,7 @@ def matrix_transpose(call: Call) -> Result:
 
 
 def movedim(call: Call) -> Result:
-    """Some axes to new places, the others in their order."""
+    """Some axes move to new places; the others keep their order."""
     value = call.value("self")
     ndim = len(value.shape)
     source, target = call.axes("source", ndim), call.axes("destination", ndim)
@@ -55,7 +55,7 @@ def squeeze_or_unsqueeze(call: Call) -> Result:
 
 
 def expand(call: Call) -> Result:
-    """Axes of size one grow, to those of another tensor with its labels; labelled ones keep their size."""
+    """Axes of size one grow, with the labels of the other tensor if there is one; labelled axes keep their size."""
     value, other = call.value("self"), call.optional("other")
     offset = len(call.shape) - len(value.shape)
     result = value.moved({axis: axis + offset for axis in range(len(value.shape))}, call.shape)
@@ -67,60 +67,60 @@ def expand(call: Call) -> Result:
 
 
 def reshape(call: Call) -> Result:
-    """Runs of axes with the same number of elements are laid out anew, label by label."""
+    """The labels of runs of axes with the same number of elements are laid out in the new shape."""
     value, shape = call.value("self"), call.shape
     runs = list(_runs(value.shape, shape))
     touched = [[run for run in runs if set(run[0]) & set(factor.axes)] for factor in value.factors]
     factors: list[Factor] = []
-    for factor, own in zip(value.factors, touched, strict=True):
-        if any(run in others for run in own for others in touched if others is not own):
+    for factor, factor_runs in zip(value.factors, touched, strict=True):
+        if any(run in other_runs for run in factor_runs for other_runs in touched if other_runs is not factor_runs):
             call.freeze(factor.ids, "merges two axes that can be cut")
             continue
-        before, after = (sum((run[side] for run in own), ()) for side in (0, 1))
+        before, after = (sum((run[side] for run in factor_runs), ()) for side in (0, 1))
         laid = simplified(after, _laid_out(value, factor, before, tuple(shape[axis] for axis in after)))
         if laid is not None:
             factors.append(laid)
             first = call.axis("dim", len(value.shape)) if call.name == "unflatten" else 0
-            call.sizes(next((n for n in ("size", "shape", "sizes") if n in call.arguments), ""), laid, first)
+            call.sizes(next((name for name in ("size", "shape", "sizes") if name in call.arguments), ""), laid, first)
             if len(laid.axes) > 1:
                 call.labels.keep_rectangular(laid.ids)
     return call.output(factors, shape)
 
 
 def pixel_shuffle(call: Call) -> Result:
-    """r * r channels become the pixels of one: they are one unit."""
+    """r * r channels become the pixels of one channel: together they are one unit."""
     value = call.value("self")
     axis = len(value.shape) - 3
     factor = call.number("upscale_factor")
     ids = call.along(value, axis)
-    rest = [f for f in value.factors if axis not in f.axes]
+    other_factors = [other for other in value.factors if axis not in other.axes]
     if ids is None:
-        return call.output(rest)
+        return call.output(other_factors)
     rows = ids.reshape(-1, factor * factor)
     call.labels.unite(np.broadcast_to(rows[:, :1], rows.shape), rows)
-    return call.output([*rest, Factor((axis,), rows[:, 0])])
+    return call.output([*other_factors, Factor((axis,), rows[:, 0])])
 
 
 def pixel_unshuffle(call: Call) -> Result:
-    """The pixels of one channel become r * r channels that go with it."""
+    """The pixels of one channel become r * r channels, all of one unit."""
     value = call.value("self")
     axis = len(value.shape) - 3
     ids = call.along(value, axis)
-    rest = [f for f in value.factors if axis not in f.axes]
+    other_factors = [other for other in value.factors if axis not in other.axes]
     square = call.number("downscale_factor") ** 2
-    return call.output([*rest, None if ids is None else Factor((axis,), np.repeat(ids, square))])
+    return call.output([*other_factors, None if ids is None else Factor((axis,), np.repeat(ids, square))])
 
 
 def channel_shuffle(call: Call) -> Result:
-    """Channels of all groups in turn: the grid of groups and channels must stay rectangular."""
+    """Channels are taken from all groups in turn: the grid of groups and channels must stay rectangular."""
     value = call.value("self")
     ids = call.along(value, 1)
-    rest = [f for f in value.factors if 1 not in f.axes]
+    other_factors = [other for other in value.factors if 1 not in other.axes]
     if ids is None:
-        return call.output(rest)
+        return call.output(other_factors)
     grid = ids.reshape(call.number("groups"), -1)
     call.labels.unite(np.broadcast_to(grid[:1], grid.shape), grid)
-    return call.output([*rest, Factor((1,), grid.T.reshape(-1))])
+    return call.output([*other_factors, Factor((1,), grid.T.reshape(-1))])
 
 
 def _permuted(call: Call, value: Value, order: list[int]) -> Value:
@@ -135,21 +135,21 @@ def _same_order(call: Call, value: Value) -> Value:
 
 
 def _runs(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Pair the smallest runs of axes, left to right, that hold the same number of elements."""
+    """Pair the smallest runs of axes, left to right, that have the same number of elements."""
     i = j = 0
     while i < len(before) and j < len(after):
-        left, right = [i], [j]
-        have, want = before[i], after[j]
-        while have != want:
-            if have < want:
+        before_run, after_run = [i], [j]
+        before_size, after_size = before[i], after[j]
+        while before_size != after_size:
+            if before_size < after_size:
                 i += 1
-                left.append(i)
-                have *= before[i]
+                before_run.append(i)
+                before_size *= before[i]
             else:
                 j += 1
-                right.append(j)
-                want *= after[j]
-        yield tuple(left), tuple(right)
+                after_run.append(j)
+                after_size *= after[j]
+        yield tuple(before_run), tuple(after_run)
         i, j = i + 1, j + 1
 
 
