@@ -1,4 +1,4 @@
-"""Checks of numbers that a caller hands in, done once at the door so that the mathematics behind it can trust them."""
+"""Checks of the numbers that a caller passes, done once, so that the mathematics behind them can trust them."""
 
 import math
 
@@ -16,7 +16,9 @@ def positive_number(name: str, value: float) -> float:
 def finite_number(name: str, value: float) -> float:
     """Return ``value`` as a float if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DtypeError(name, f"{value!r}", "a plain number", "Pass a float; of a tensor with one entry, its .item().")
+        raise DtypeError(
+            name, f"{value!r}", "a plain number", "Pass a float; for a tensor with one entry, its .item()."
+        )
     try:
         number = float(value)
     except OverflowError:

@@ -14,7 +14,7 @@ from nestling.network import nest
 from nestling.prediction import ClassScores, evaluate
 from nestling.report import Series, draw_curves, text_table
 from nestling.running import Nested, cost, extract
-from nestling.storage import made_folder
+from nestling.storage import make_folder
 from nestling.tables import thousands
 from nestling.training import Progress, Recipe, train
 
@@ -42,7 +42,7 @@ def demo(out: Path, *, seed: int = 0) -> str:
     with Progress(2 + len(WIDTHS), "demo") as progress:
         progress.say(f"BN3: one Bayesian network for every width, {recipe.epochs} epochs")
         bayesian = _nested(digits, seed)
-        train(bayesian, digits, recipe, out=made_folder(out), quiet=True)
+        train(bayesian, digits, recipe, out=make_folder(out), quiet=True)
         progress.step()
         progress.say("FN3: one plain network for every width")
         fixed = _nested(digits, seed, order="uniform", weights=None)

@@ -2,7 +2,7 @@
 
 
 class NestlingError(Exception):
-    """Parent of every error that nestling raises on purpose."""
+    """The parent class of every error that nestling raises on purpose."""
 
 
 class ArgumentError(NestlingError, ValueError):
@@ -33,11 +33,11 @@ class NonFiniteError(ArgumentError):
 
 
 class TraceError(NestlingError):
-    """A network whose graph could not be recorded; the message names the line that stands in the way."""
+    """A network whose graph could not be recorded; the message names the line that prevents it."""
 
 
 class RunError(NestlingError):
-    """A run folder, or a file of it, that can't be used: it names the file, what is wrong with it and what to do."""
+    """A run folder, or a file in it, that can't be used: the error names the file, what is wrong and what to do."""
 
     def __init__(self, path: object, wrong: str, advice: str) -> None:
         self.path = path
@@ -47,24 +47,24 @@ class RunError(NestlingError):
 
 
 class BudgetError(NestlingError):
-    """A budget that no network of a curve meets: ``smallest`` says what the smallest of them takes."""
+    """A budget that no network of a curve meets; ``smallest`` has the costs of the smallest network."""
 
     def __init__(self, budget: dict[str, float], smallest: dict[str, float]) -> None:
         self.budget = budget
         self.smallest = smallest
-        asked, least = (", ".join(f"{name}={value:.6g}" for name, value in own.items()) for own in (budget, smallest))
+        wanted, least = (", ".join(f"{name}={value:.6g}" for name, value in by.items()) for by in (budget, smallest))
         advice = "Raise the budget, or nest with fewer blocks that are always kept."
-        super().__init__(f"no network fits {asked}; the smallest takes {least}. {advice}")
+        super().__init__(f"no network fits {wanted}; the smallest takes {least}. {advice}")
 
 
 class ProcessError(NestlingError):
-    """A run of several processes that can't go on because of another one of them."""
+    """A run of several processes that can't go on because another process failed."""
 
 
 class DivergenceError(NestlingError):
-    """Training that left the finite numbers: the ``step``, the ``place`` that did first, and ``advice``.
+    """Training that reached NaN or infinity: the ``step``, the first ``place`` where it happened, and ``advice``.
 
-    ``in_data`` says that it is the data's fault, so that no other way of training would help.
+    ``in_data`` says that the data are the cause, so that other training options would not help.
     """
 
     def __init__(self, step: int, place: str, advice: str, in_data: bool = False) -> None:
@@ -79,7 +79,7 @@ _LONGEST = 300
 
 
 def _one_line(text: str) -> str:
-    """What a file holds may be quoted, but not at any length or over several lines."""
+    """A text that may quote a file, on one line of limited length."""
     short = text[: 4 * _LONGEST]
     line = " ".join("".join(c if c.isprintable() else " " for c in short).split())
     return line if len(line) <= _LONGEST and len(text) == len(short) else line[: _LONGEST - 3] + "..."

@@ -1,4 +1,4 @@
-"""Whether tensors were written to: what is worked out from them and kept is of use only until then."""
+"""Detects writes to tensors, so that results computed from them are kept only until then."""
 
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -13,7 +13,7 @@ State = tuple[int, tuple[tuple[int, int], ...]]
 
 
 class _Steps:
-    """Counts the steps of all optimisers: those in one kernel (``fused=True``) leave no note in what they write to."""
+    """Counts the steps of all optimisers: fused kernels (``fused=True``) don't count their writes in the tensors."""
 
     number = 0
 
@@ -24,38 +24,38 @@ class _Steps:
 
 @cache
 def _count_steps() -> None:
-    """Begin to count: from the first state on that is asked for, so that importing the library changes nothing."""
+    """Begin to count when a write state is first needed, so that importing the library changes nothing."""
     register_optimizer_step_post_hook(_Steps.count)
 
 
 def write_state(tensors: Iterable[Tensor]) -> State | None:
-    """Something that is another after a write to one of the tensors, unless it went through ``.data``.
+    """A value that changes with every write to one of the tensors, except writes through ``.data``.
 
-    None where nothing is noted of them: while code is compiled, in inference mode, and for tensors of ``torch.func``.
+    None if writes are not counted: while code is compiled, in inference mode, and for tensors of ``torch.func``.
     """
-    given = tuple(tensors)
-    if torch.compiler.is_compiling() or any(own.is_inference() or is_wrapped(own) for own in given):
+    watched = tuple(tensors)
+    if torch.compiler.is_compiling() or any(tensor.is_inference() or is_wrapped(tensor) for tensor in watched):
         return None
     _count_steps()
-    return _Steps.number, tuple((own.data_ptr(), version_of(own)) for own in given)
+    return _Steps.number, tuple((tensor.data_ptr(), version_of(tensor)) for tensor in watched)
 
 
 class Kept:
-    """What was worked out from some tensors, as long as they are the same and nothing writes to them, but by ``.data``.
+    """A result computed from tensors, kept as long as they are the same and not written to, except through ``.data``.
 
-    Where nothing is noted of them, or gradients go back to them, it is worked out each time.
+    It is computed each time if writes are not counted, or if the tensors need gradients.
     """
 
     def __init__(self) -> None:
         self._last: tuple[tuple[Tensor, ...], State, object, Tensor] | None = None
 
     def of(self, tensors: Iterable[Tensor], work_out: Callable[[], Tensor], beside: object = None) -> Tensor:
-        """The last result, or a new one if a tensor has changed, or ``beside``, what it depends on beside them."""
-        given = tuple(tensors)
-        state, last = write_state(given), self._last
-        if state is None or (torch.is_grad_enabled() and any(own.requires_grad for own in given)):
+        """The last result; a new one if a tensor has changed, or ``beside``, all else that the result depends on."""
+        now = tuple(tensors)
+        state, last = write_state(now), self._last
+        if state is None or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in now)):
             return work_out()
-        if last is None or last[1:3] != (state, beside) or any(a is not b for a, b in zip(last[0], given, strict=True)):
+        if last is None or last[1:3] != (state, beside) or any(a is not b for a, b in zip(last[0], now, strict=True)):
             with torch.inference_mode(False), torch.no_grad():
-                last = self._last = given, state, beside, work_out()
+                last = self._last = now, state, beside, work_out()
         return last[3]

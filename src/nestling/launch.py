@@ -1,13 +1,13 @@
-"""What torchrun says, in the environment, of the processes that it started."""
+"""The ranks that torchrun gives to the processes it starts, read from the environment."""
 
 import os
 
 
 def local_rank() -> int:
-    """Which of the processes on this machine this is."""
+    """The rank of this process among those on this machine."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def launched_rank() -> int:
-    """Which of the processes that torchrun started this is, connected or not."""
+    """The rank of this process among all that torchrun started, whether they are connected or not."""
     return int(os.environ.get("RANK", "0"))

@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first asked for, so that a command pays for what it needs alone."""
+"""Packages that import a name when it is first used, so that a command loads only what it needs."""
 
 import ast
 import inspect
@@ -9,10 +9,10 @@ from typing import Any
 
 
 def imports_lazily(package: str) -> None:
-    """Let a package find each name that it imports ``if TYPE_CHECKING`` when the name is first asked for.
+    """Make a package import each name under its ``if TYPE_CHECKING`` when the name is first used.
 
-    Those imported from the package itself are submodules. Any other name stays what it is when a submodule of the same
-    name is imported, which would otherwise take its place.
+    Names imported from the package itself are submodules. Any other name keeps its meaning when a submodule of the same
+    name is imported, which would otherwise replace it.
     """
     module = sys.modules[package]
     vars(module)[_HOMES] = _homes_in(inspect.getsource(module))
@@ -20,9 +20,9 @@ def imports_lazily(package: str) -> None:
 
 
 def _homes_in(source: str) -> dict[str, str]:
-    """Where each name is, by the imports of the only ``if`` of a file."""
-    (checked,) = (node for node in ast.parse(source).body if isinstance(node, ast.If))
-    imports = (node for node in checked.body if isinstance(node, ast.ImportFrom))
+    """The module that each name comes from, by the imports in the only ``if`` statement of a file."""
+    (statement,) = (node for node in ast.parse(source).body if isinstance(node, ast.If))
+    imports = (node for node in statement.body if isinstance(node, ast.ImportFrom))
     return {alias.name: node.module or "" for node in imports for alias in node.names}
 
 
@@ -34,8 +34,8 @@ class _Lazy(ModuleType):
         home = vars(self)[_HOMES].get(name)
         if home is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        own = home == self.__name__
-        value = vars(self)[name] = import_module(f"{home}.{name}") if own else getattr(import_module(home), name)
+        is_child = home == self.__name__
+        value = vars(self)[name] = import_module(f"{home}.{name}") if is_child else getattr(import_module(home), name)
         return value
 
     def __setattr__(self, name: str, value: object) -> None:

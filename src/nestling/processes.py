@@ -1,4 +1,4 @@
-"""The processes that share a run: which of them this is, and how they give each other what they found."""
+"""The processes that share a run: which one this is, and how they exchange results."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # later, it would keep the group there is then: threads that abort an ending interpreter
+import torch.distributed.nn  # if imported later, it keeps the process group, whose threads abort at exit
 from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Processes:
-    """``count`` processes, of which this is number ``rank``; one alone gets back what it gives."""
+    """``count`` processes, of which this is number ``rank``; a single process gets back its own values."""
 
     rank: int = 0
     count: int = 1
@@ -36,7 +36,7 @@ class Processes:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Say in a sentence, inside the block, that another process is gone."""
+        """Inside the ``with`` statement turn errors of a lost connection into one that says that a process is gone."""
         try:
             yield
         except (RuntimeError, ValueError) as error:
@@ -46,13 +46,13 @@ class Processes:
             raise ProcessError(f"another process of the run is gone ({text.splitlines()[0][:120]}).") from error
 
     def agree(self, make: Callable[[], T]) -> T:
-        """What each process makes for itself; if one meets an error of nestling's, all of them stop."""
+        """Make a value in each process; if one raises an error of nestling, all processes stop."""
         made: list[T] = []
         error: NestlingError | None = None
         try:
             made.append(make())
-        except NestlingError as met:
-            error = met
+        except NestlingError as raised:
+            error = raised
         failed = {rank: text for rank, text in enumerate(self.gather(str(error or "").encode())) if text}
         if error is not None and (self.is_first or self.count == 1):
             raise error
@@ -65,29 +65,29 @@ class Processes:
         return islice(items, self.rank, None, self.count)
 
     def gather(self, content: bytes) -> list[bytes]:
-        """What every process gave, in the order of their ranks."""
+        """The content of every process, in the order of ranks."""
         if self.count == 1:
             return [content]
         with self.together():
-            own = torch.frombuffer(bytearray(content + b"\0"), dtype=torch.uint8).to(_device())
-            length = torch.tensor([len(own)], device=own.device)
+            data = torch.frombuffer(bytearray(content + b"\0"), dtype=torch.uint8).to(_device())
+            length = torch.tensor([len(data)], device=data.device)
             lengths = [torch.zeros_like(length) for _ in range(self.count)]
             dist.all_gather(lengths, length)
-            longest = max(int(each) for each in lengths)
-            padded = torch.cat([own, own.new_zeros(longest - len(own))])
-            found = [torch.zeros_like(padded) for _ in range(self.count)]
-            dist.all_gather(found, padded)
-        return [each[: int(size) - 1].cpu().numpy().tobytes() for each, size in zip(found, lengths, strict=True)]
+            longest = max(map(int, lengths))
+            padded = torch.cat([data, data.new_zeros(longest - len(data))])
+            received = [torch.zeros_like(padded) for _ in range(self.count)]
+            dist.all_gather(received, padded)
+        return [sent[: int(size) - 1].cpu().numpy().tobytes() for sent, size in zip(received, lengths, strict=True)]
 
     def gather_tensors(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-        """The tensors that every process gave, in the order of their ranks, each with its names in their order."""
+        """The tensors of every process by name, in the order of ranks; the order of names is kept."""
         if self.count == 1:
             return [dict(tensors)]
         numbered = {f"{number:09} {name}": t.contiguous().cpu() for number, (name, t) in enumerate(tensors.items())}
-        return [{name[10:]: t for name, t in sorted(load(each).items())} for each in self.gather(save(numbered))]
+        return [{name[10:]: t for name, t in sorted(load(content).items())} for content in self.gather(save(numbered))]
 
     def from_first(self, make: Callable[[], bytes]) -> bytes:
-        """What the first process makes; an error of nestling's that it meets is raised in all of them."""
+        """The value that the first process makes; an error of nestling that it raises is raised in all processes."""
         if self.count == 1:
             return make()
         content = self.agree(lambda: make() if self.is_first else b"")
@@ -102,10 +102,10 @@ class Processes:
 
     @contextmanager
     def averaging(self, network: nn.Module) -> Iterator[nn.Module]:
-        """A module that calls functions of a network; a backward pass from what they return averages the gradients.
+        """A module that calls functions of a network, so that a backward pass from their results averages gradients.
 
-        ``module(function, *args)`` returns what ``function(*args)`` does. Inside the block, a backward pass from there
-        gives every process the mean of their gradients; a parameter that none of them used keeps none.
+        ``module(function, *args)`` returns ``function(*args)``. Inside the ``with`` statement, a backward pass from the
+        result gives every process the mean of all gradients; a parameter that no process used gets no gradient.
         """
         caller = _Caller(network)
         if self.count == 1:
@@ -132,11 +132,11 @@ class Processes:
 
 ALONE = Processes()
 _SIGNS = ("gloo", "nccl", "peer", "connect", "socket", "timed out", "store")
-"""Words of the errors with which an exchange between processes fails."""
+"""Words in the errors of a failed exchange between processes."""
 
 
 def current() -> Processes:
-    """The processes of torch.distributed, if it was set up."""
+    """The processes of torch.distributed, if it is initialised; else this one alone."""
     if not (dist.is_available() and dist.is_initialized()):
         return ALONE
     return Processes(dist.get_rank(), dist.get_world_size())
@@ -144,7 +144,7 @@ def current() -> Processes:
 
 @contextmanager
 def connected() -> Iterator[Processes]:
-    """The processes that torchrun started, connected inside the block, or those that are connected already."""
+    """Connect the processes that torchrun started, inside the ``with`` statement; if connected already, return them."""
     if current() != ALONE or int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
         yield current()
         return
@@ -152,19 +152,19 @@ def connected() -> Iterator[Processes]:
         torch.cuda.set_device(local_rank())
     with Processes(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])).together():
         store, rank, count = next(rendezvous("env://"))
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store may remember processes that are gone
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store may remember earlier processes
         backend = "nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=PrefixStore(attempt, store), rank=rank, world_size=count)
     try:
         yield current()
-        current().gather(b"")  # the first holds the line for the others: nobody leaves before all are done
+        current().gather(b"")  # the first process hosts the store: nobody leaves before all are done
     finally:
         with suppress(RuntimeError):
             dist.destroy_process_group()
 
 
 class _Caller(nn.Module):
-    """Calls functions of a network, as a module that holds it: what DistributedDataParallel can wrap."""
+    """A module that calls functions of the network it contains, so that DistributedDataParallel can wrap it."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -178,5 +178,5 @@ class _Caller(nn.Module):
 
 
 def _device() -> torch.device:
-    """Where tensors must be for processes to exchange them."""
+    """The device on which tensors must be for processes to exchange them."""
     return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")

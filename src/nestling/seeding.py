@@ -1,4 +1,4 @@
-"""Random numbers that depend on a few whole numbers alone, so that any batch and any step can be made again."""
+"""Random numbers that depend on a few whole numbers alone, so that any batch and any step can be repeated."""
 
 from enum import IntEnum
 
@@ -24,7 +24,7 @@ def generator(purpose: Purpose, seed: int, epoch: int = 0, batch: int = 0) -> to
 
 
 def reseed(device: torch.device, purpose: Purpose, seed: int, epoch: int = 0, batch: int = 0) -> None:
-    """Set torch's own random state, that of the CPU and of a GPU the network is on."""
+    """Set torch's random state on the CPU, and on the network's GPU if it has one."""
     number = mixed(purpose, seed, epoch, batch)
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":
@@ -33,6 +33,6 @@ def reseed(device: torch.device, purpose: Purpose, seed: int, epoch: int = 0, ba
 
 
 def mixed(purpose: Purpose, seed: int, epoch: int = 0, batch: int = 0) -> int:
-    """One number from four, such that neighbours have nothing in common."""
+    """One seed from four numbers; the seeds of neighbouring numbers are unrelated."""
     state = np.random.SeedSequence([int(purpose), seed, epoch, batch]).generate_state(1, np.uint32)
     return int(state[0])

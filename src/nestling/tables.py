@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: int = 0) -> str:
-    """A table with a line under its header; a column is one of numbers if its first cell begins like one.
+    """A table with a line under its header; a column is numeric if its first cell begins like a number.
 
-    The first columns, so many as ``names`` says, are words however they begin.
+    The first ``names`` columns are words, however they begin.
     """
     table = [list(header), *map(list, rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
@@ -16,8 +16,8 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: i
     ]
     lines = [
         "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(row, widths, numeric, strict=True)
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(row, widths, numeric, strict=True)
         ).rstrip()
         for row in table
     ]
@@ -25,7 +25,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: i
 
 
 def thousands(number: int) -> str:
-    """A count with as many digits as can be read at a glance: 512, 8.2k, 1.3M."""
+    """A count in three digits: 512, 8.2k, 1.3M."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.3g}{unit}"

@@ -1,4 +1,4 @@
-"""Checks of tensors that a caller hands in, done once at the door."""
+"""Checks of the tensors that a caller passes, done once."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from nestling.errors import DtypeError, NonFiniteError, RangeError, ShapeError
 
 
 def floating_tensor(name: str, value: Tensor) -> Tensor:
-    """Return ``value`` if it is a tensor of real numbers, finite or not: a check that reads none of them."""
+    """Return ``value`` if it is a tensor of real numbers, finite or not: the values are not read."""
     if not isinstance(value, Tensor):
         raise DtypeError(name, f"a {type(value).__name__}", "a floating-point tensor", "Wrap it in torch.tensor(...).")
     if not value.is_floating_point():
@@ -30,7 +30,7 @@ def probabilities(name: str, value: Tensor) -> Tensor:
     real_tensor(name, value)
     if value.numel() and not bool(((value >= 0) & (value <= 1)).all()):
         given = f"values from {value.min().item():g} to {value.max().item():g}"
-        raise RangeError(name, given, "within [0, 1]", "Pass probabilities, or logits where the argument is named so.")
+        raise RangeError(name, given, "within [0, 1]", "Pass probabilities, or logits if the argument is named so.")
     return value
 
 
@@ -54,7 +54,7 @@ def unit_features(value: Tensor, num_units: int) -> Tensor:
     """Return ``value`` if it is a floating-point tensor (batch, num_units)."""
     floating_tensor("features", value)
     if value.ndim != 2 or value.shape[1] != num_units:
-        needed = f"of shape (batch, {num_units}), a row of units for each example"
+        needed = f"of shape (batch, {num_units}), one row of units per example"
         raise ShapeError("features", f"shape {tuple(value.shape)}", needed, "Average a convolution over its positions.")
     return value
 

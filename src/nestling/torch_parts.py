@@ -1,4 +1,4 @@
-"""Every private or unstable part of torch that is used here: what for, and what would replace it."""
+"""Every private or unstable part of torch that is used: what for, and what could replace it."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -21,20 +21,20 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
-    "BatchNorm",  # the batch norms of any number of axes; a tuple of the public classes would miss new ones
-    "ConvNd",  # the same of convolutions
+    "BatchNorm",  # batch norms with any number of axes; a tuple of the public classes would miss new ones
+    "ConvNd",  # the same for convolutions
     "ConvTransposeNd",
-    "NormBase",  # the same with instance norms
+    "NormBase",  # the same including instance norms
     "OpOverload",  # what a node of an exported graph calls; nothing public names its type
     "OpOverloadPacket",  # the overloads of one operation, found by name
-    "pytree",  # nested containers as torch.export sees them; optree, once torch.export takes its specs
+    "pytree",  # nested containers as torch.export sees them; optree could replace it, once torch.export takes its specs
 ]
 
 STORES = ("_parameters", "_buffers", "_modules")
-"""Where a module keeps what it is made of: a twin and a swap need the dictionaries, with None and second names in
-them, which ``named_parameters`` and its like leave out."""
+"""Where a module keeps its tensors and children. Twins and swaps of layers need these dictionaries: they contain None
+and second names, which ``named_parameters`` and the like leave out."""
 ASSERTED_METADATA = torch.ops.aten._assert_tensor_metadata.default
-"""What torch.export puts after a cast, which holds a graph to the example's precision; an option to leave it out."""
+"""Added by torch.export after a cast: it fixes a graph to the example's precision; an option could leave it out."""
 _HOOKS = """
     _forward_hooks _forward_hooks_with_kwargs _forward_hooks_always_called _forward_pre_hooks
     _forward_pre_hooks_with_kwargs _backward_hooks _backward_pre_hooks _is_full_backward_hook
@@ -42,12 +42,12 @@ _HOOKS = """
 
 
 def tensor_stores(module: nn.Module) -> tuple[dict[str, Tensor | None], dict[str, Tensor | None]]:
-    """The dictionaries of a module's own parameters and buffers, to be written to."""
+    """The dictionaries of a module's direct parameters and buffers, to be written to."""
     return module._parameters, module._buffers  # type: ignore[return-value]  # a parameter is a tensor
 
 
 def child_store(module: nn.Module) -> dict[str, nn.Module | None]:
-    """The dictionary of a module's own children, to be written to."""
+    """The dictionary of a module's direct children, to be written to."""
     return module._modules
 
 
@@ -58,88 +58,88 @@ def hand_over_hooks(old: nn.Module, new: nn.Module) -> None:
 
 
 def copy_persistence(old: nn.Module, new: nn.Module) -> None:
-    """Leave out of a copy's state what is left out of the original's, which a deep copy by fx forgets."""
+    """Leave buffers out of a copy's state that are left out of the original's: a deep copy by fx forgets this."""
     new._non_persistent_buffers_set |= old._non_persistent_buffers_set
 
 
 def edges_of(plain: ConvNd) -> Sequence[int]:
-    """What a convolution pads on both sides of each axis, the last axis first: worked out from its options by torch."""
+    """The padding of a convolution on both sides of each axis, last axis first; torch computes it from its options."""
     return plain._reversed_padding_repeated_twice
 
 
 def output_padding(x: Tensor, size: list[int] | None, like: Any) -> list[int]:  # noqa: ANN401
-    """What a transposed convolution, with options as ``like`` has them, adds to reach an output of some size."""
+    """The output padding of a transposed convolution, with the options of ``like``, for an output of this size."""
     padding_for: Callable[..., list[int]] = ConvTransposeNd._output_padding
     return padding_for(like, x, size, like.stride, like.padding, like.kernel_size, like.rank, like.dilation)
 
 
 def allow_fast_path(layer: nn.TransformerEncoderLayer, allowed: bool) -> None:
-    """Let an encoder layer run as one kernel, which reads weights past their layers, or not; a public switch for it."""
-    known = (F.relu, nn.ReLU, 1), (F.gelu, nn.GELU, 2)
-    kinds = [kind for f, of, kind in known if layer.activation is f or isinstance(layer.activation, of)]
+    """Allow or forbid the fused kernel of an encoder layer, which skips its sublayers; a public switch could do it."""
+    fused = (F.relu, nn.ReLU, 1), (F.gelu, nn.GELU, 2)
+    kinds = [kind for f, of, kind in fused if layer.activation is f or isinstance(layer.activation, of)]
     layer.activation_relu_or_gelu = kinds[0] if kinds and allowed else 0
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often a tensor was written to; a public counter, which has been asked for."""
+    """How often a tensor was written to; a public counter could replace it."""
     return tensor._version
 
 
 def schema_of(operation: Any) -> Any:  # noqa: ANN401
-    """The names, defaults and aliases of an operation's arguments, None for what has no schema."""
+    """The names, defaults and aliases of an operation's arguments, or None for a function without a schema."""
     return getattr(operation, "_schema", None)
 
 
 def example_size(size: torch.SymInt) -> Any:  # noqa: ANN401
-    """The example's value of an open size of an exported graph."""
+    """The value that a symbolic size of an exported graph has for the example."""
     return size.node.hint
 
 
 def recorded(run: Callable[..., Any], *inputs: Any) -> fx.Graph:  # noqa: ANN401
-    """The operations that run on an example, data-dependent ones too, which torch.export refuses."""
+    """The graph of operations that run on an example, with data-dependent ones, which torch.export refuses."""
     record = make_fx(run, tracing_mode="real", pre_dispatch=True, _error_on_data_dependent_ops=False)
     return record(*inputs).graph
 
 
 def is_transformed() -> bool:
-    """Whether some transform of ``torch.func`` is at work; nothing public says so."""
+    """Whether a transform of ``torch.func`` is active; no public function says so."""
     return peek_interpreter_stack() is not None
 
 
 def is_wrapped(tensor: Tensor) -> bool:
-    """Whether a tensor stands for several of a transform of ``torch.func``; nothing public says so."""
+    """Whether a transform of ``torch.func`` has wrapped a tensor; no public function says so."""
     return is_functorch_wrapped_tensor(tensor)
 
 
 def is_ordinary(tensor: Tensor) -> bool:
-    """Whether a tensor has its numbers here and now: nothing is traced, and nothing mapped over other tensors."""
+    """Whether a tensor has values: nothing is traced, compiled or transformed."""
     if type(tensor) not in (Tensor, nn.Parameter) or is_transformed() or torch.compiler.is_compiling():
         return False
     return not is_tracing() and get_proxy_mode() is None and detect_fake_mode() is None  # type: ignore[no-untyped-call]
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that sees each operation on tensors, as torch's documentation shows without naming it public."""
+    """A mode that sees each operation on tensors; torch documents it, but not as public."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: nothing is compiled in here, and keeping torch.compile out costs as much as a lookup."""
+        """False: nothing is compiled inside the mode, and keeping torch.compile out costs as much as a lookup."""
         return False
 
 
 class Moving(nn.Module):
-    """A module that is told when its tensors change their device or dtype; a public hook on ``to`` would do."""
+    """A module that is told when its tensors change device or dtype; a public hook on ``to`` could replace it."""
 
     def moving(self) -> AbstractContextManager[object]:
-        """What holds while the tensors change."""
+        """A context in which the tensors change."""
         return nullcontext()
 
     @abstractmethod
     def moved(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Take along what is no parameter or buffer, or forget it; ``fn`` moves a tensor."""
+        """Move, or forget, tensors that are no parameters or buffers; ``fn`` moves a tensor."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         with self.moving():
@@ -149,7 +149,7 @@ class Moving(nn.Module):
 
 
 class ArrangedAdamW(torch.optim.AdamW):
-    """AdamW that can lay out the tensors of a step before its kernel sees them, for which there is no public hook."""
+    """AdamW that can lay out the tensors of a step before its kernel runs, for which there is no public hook."""
 
     @abstractmethod
     def lay_out(self, params: list[Tensor]) -> None:

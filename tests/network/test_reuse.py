@@ -39,7 +39,7 @@ def without_grad(module, x):
 
 
 def num_kept(memo):
-    return sum(map(len, memo._known.values()))
+    return sum(map(len, memo._results.values()))
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -78,10 +78,10 @@ def test_what_lies_deeper_is_forgotten_when_the_run_ends():
     with memo:
         without_grad(module, x)
     assert memo.num_run == num_run  # what is known is used to the end
-    assert set(memo._known) == {1}
+    assert set(memo._results) == {1}
     with memo:
         assert torch.equal(without_grad(module, x), without_grad(module, x))
-    assert set(memo._known) == {1}
+    assert set(memo._results) == {1}
 
 
 def test_the_same_again_runs_nothing():

@@ -12,7 +12,7 @@ from nestling.delivery import PROGRAM_FILE, save_small
 from nestling.prediction import evaluate
 from nestling.pruning import PRETRAINING, Pruning, save_pruned, to_dense, without_widths
 from nestling.pruning import prune as run_pruning
-from nestling.storage import made_folder
+from nestling.storage import make_folder
 from nestling.training import Recipe, make_feed
 
 PRUNED_FILE = "pruned.safetensors"
@@ -35,7 +35,7 @@ def prune(
     network = built(model, loaded, recipe.seed, dict(map(option, model_options)))
     if pretrained is not None and (left := load_weights(network, pretrained, loaded.num_outputs)):
         print(not_taken(pretrained, left), flush=True)
-    place = made_folder(out)
+    place = make_folder(out)
     example = torch.zeros(2, *loaded.input_shape, device=chosen(device))
     found = run_pruning(
         network.to(chosen(device)),

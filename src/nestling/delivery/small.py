@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nestling.delivery.packed import packed_state, unpacked_state
 from nestling.errors import NestlingError, RunError
 from nestling.running import NUM_PAIRS, TOLERANCE, Levels, check_num_pairs, gap
-from nestling.storage import made_folder, plain_file, read_tensors, tensor_bytes, write_json, write_whole
+from nestling.storage import make_folder, plain_file, read_tensors, tensor_bytes, write_json, write_whole
 from nestling.torch_parts import pytree
 
 PROGRAM_FILE = "network.pt2"
@@ -53,7 +53,7 @@ def save_small(
     tensors, record = packed_state(network.state_dict(), packing.levels, nested=packing.fewer is not None)
     for number, norms in (packing.fewer or {}).items():
         tensors |= {f"{_FEWER}.{number}.{name}": tensor for name, tensor in norms.items()}
-    place = made_folder(folder)
+    place = make_folder(folder)
     write_whole(place / PROGRAM_FILE, content)
     write_whole(place / WEIGHTS_FILE, tensor_bytes(tensors, dict(about) | record))
     write_json(place / ABOUT_FILE, about)

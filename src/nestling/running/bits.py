@@ -15,34 +15,34 @@ from nestling.running.modes import called_with
 from nestling.running.quantiser import NUM_PAIRS, fitted_log_tau, quantise, quantise_masked
 
 FIRST_SHARPNESS, LAST_SHARPNESS = 20.0, 2000.0
-"""Sharpness that annealed steps start from, and the most that they reach (Quantization Networks)."""
+"""The first and the largest sharpness of annealed steps (Quantization Networks)."""
 
 
 @dataclass(frozen=True)
 class Levels:
-    """What a weight was quantised to: the scale, and how many pairs of steps."""
+    """The levels of a quantised weight: their scale, and the number of pairs of steps."""
 
     log_tau: Tensor
     num_pairs: int
 
 
 class WeightQuantiser(nn.Module, ABC):
-    """Quantises one weight to as many levels as a width says."""
+    """Quantises one weight; the width says to how many levels."""
 
     size: int
     num_always: int
 
     @abstractmethod
     def quantised(self, weight: Tensor, width: int, sharpness: float | None) -> Tensor:
-        """The weight on the levels of a width; with a sharpness, near them."""
+        """The weight on the levels of a width; with a sharpness, near these levels."""
 
     @abstractmethod
     def masked(self, weight: Tensor, mask: Tensor) -> Tensor:
-        """The weight with each block of levels scaled by its entry in the mask (size,)."""
+        """The weight with each pair of steps scaled by its entry in the mask (size,)."""
 
     @abstractmethod
     def levels(self, width: int) -> Levels | None:
-        """The levels of a width as they are stored, or None if the weights are stored as they are."""
+        """The levels of a width, or None if the weights are not stored as codes."""
 
 
 class StepQuantiser(WeightQuantiser):
@@ -79,19 +79,19 @@ class DoReFaQuantiser(WeightQuantiser):
         return quantise_dorefa(weight, width)
 
     def masked(self, weight: Tensor, mask: Tensor) -> Tensor:
-        """Not possible: the levels of fewer bits are no subset of those of more."""
+        """Not possible: the levels of fewer bits are no subset of the levels of more bits."""
         needed = "quantiser='steps', whose levels nest"
         raise ArgumentError("masks", "a mask over the bits of dorefa", needed, "Draw whole widths instead.")
 
     def levels(self, width: int) -> None:
-        """None: this quantiser is there to compare with, and its codes are not packed."""
+        """None: this quantiser is for comparison, and its codes are not packed."""
 
 
 _QUANTISERS: dict[QuantiserName, type[WeightQuantiser]] = {"steps": StepQuantiser, "dorefa": DoReFaQuantiser}
 
 
 class Quantised(nn.Module):
-    """The quantised weights of a network, by name: each goes by the width of its group."""
+    """The quantised weights of a network, by name; each follows the width of its group."""
 
     def __init__(self, groups: Groups, tensors: Mapping[str, Tensor], bits: Bits) -> None:
         super().__init__()
@@ -101,8 +101,7 @@ class Quantised(nn.Module):
             "steps": StepQuantiser,
             "dorefa": lambda _: DoReFaQuantiser(),
         }
-        made = [makers[bits.quantiser](tensors[name]) for name in self.group_of]
-        self._quantisers = nn.ModuleList(made)
+        self._quantisers = nn.ModuleList(makers[bits.quantiser](tensors[name]) for name in self.group_of)
         self.sharpness = FIRST_SHARPNESS
 
     def quantisers(self) -> dict[str, WeightQuantiser]:
@@ -110,24 +109,27 @@ class Quantised(nn.Module):
         return dict(zip(self.group_of, self._quantisers, strict=True))  # type: ignore[arg-type]
 
     def at(self, tensors: Mapping[str, Tensor], cut: Cut) -> dict[str, Tensor]:
-        """The quantised weights of a cut; annealed steps are soft in train mode, and hard outside it."""
+        """The quantised weights of a cut; annealed steps are soft in train mode and hard in eval mode."""
         if not self.group_of:
             return {}
         widths = cut.as_dict()
         sharpness = self.sharpness if self.training and self.bits.how == "sigmoid" else None
         return {
-            name: own.quantised(tensors[name], widths[self.group_of[name]], sharpness)
-            for name, own in self.quantisers().items()
+            name: quantiser.quantised(tensors[name], widths[self.group_of[name]], sharpness)
+            for name, quantiser in self.quantisers().items()
         }
 
     def masked(self, tensors: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The quantised weights under a mask (K,) over the levels of each group."""
-        return {name: own.masked(tensors[name], masks[self.group_of[name]]) for name, own in self.quantisers().items()}
+        """The quantised weights under a mask (K,) for each group."""
+        return {
+            name: quantiser.masked(tensors[name], masks[self.group_of[name]])
+            for name, quantiser in self.quantisers().items()
+        }
 
     def levels(self, cut: Cut) -> dict[str, Levels]:
         """The levels of the weights that are stored packed, at a cut."""
-        found = {name: own.levels(cut[self.group_of[name]]) for name, own in self.quantisers().items()}
-        return {name: own for name, own in found.items() if own is not None}
+        levels = {name: quantiser.levels(cut[self.group_of[name]]) for name, quantiser in self.quantisers().items()}
+        return {name: stored for name, stored in levels.items() if stored is not None}
 
 
 def bit_groups(
@@ -137,27 +139,29 @@ def bit_groups(
     exclude: Collection[str],
     only: Collection[str] | None,
 ) -> list[Group]:
-    """A group for the bits of each run of consecutive layers, in the order they run on the example."""
+    """A group of bits for each sequence of consecutive layers, in the order the example runs them."""
     weights = _weights_in_order(module, call)
     inner = weights if bits.ends else weights[1:-1]
-    wanted = [name for name in inner if not any(f"{name}.".startswith(f"{own}.") for own in exclude)]
-    if not wanted:
-        given = f"{len(weights)} linear and convolution layers, of which none is left to quantise"
-        raise ArgumentError("kinds", given, "layers between the first and the last", "Pass bits=Bits(ends=True).")
-    number = min(bits.num_groups or len(wanted), len(wanted))
-    runs = [wanted[len(wanted) * i // number : len(wanted) * (i + 1) // number] for i in range(number)]
+    quantised = [name for name in inner if not any(f"{name}.".startswith(f"{excluded}.") for excluded in exclude)]
+    if not quantised:
+        description = f"{len(weights)} linear and convolution layers, of which none is left to quantise"
+        raise ArgumentError("kinds", description, "layers between the first and the last", "Pass bits=Bits(ends=True).")
+    num_groups = min(bits.num_groups or len(quantised), len(quantised))
+    sequences = [
+        quantised[len(quantised) * i // num_groups : len(quantised) * (i + 1) // num_groups] for i in range(num_groups)
+    ]
     kind = _QUANTISERS[bits.quantiser]
     groups = [
         Group(
-            name=(run[0].rpartition(".")[0] or run[0]) + BIT_SUFFIX,
+            name=(weight_names[0].rpartition(".")[0] or weight_names[0]) + BIT_SUFFIX,
             kind="bit",
             size=kind.size,
             slices=(),
             num_blocks=kind.size,
             num_always=kind.num_always,
-            quantises=tuple(run),
+            quantises=tuple(weight_names),
         )
-        for run in runs
+        for weight_names in sequences
     ]
     names = [group.name for group in groups]
     for name in only or ():
@@ -166,22 +170,22 @@ def bit_groups(
     return [group for group in groups if only is None or group.name in only]
 
 
-def with_bit_groups(groups: Groups, bits: Sequence[Group], tensors: Collection[str]) -> Groups:
-    """All groups together, each where its first tensor comes."""
+def with_bit_groups(groups: Groups, added: Sequence[Group], tensors: Collection[str]) -> Groups:
+    """All groups together, in the order of their first tensors."""
     place = {name: number for number, name in enumerate(tensors)}
 
     def first(group: Group) -> int:
         return min((place[name] for name in group.tensors if name in place), default=len(place))
 
     merged = list(groups)
-    for group in bits:
-        after = [number for number, own in enumerate(merged) if first(own) <= first(group)]
+    for group in added:
+        after = [number for number, other in enumerate(merged) if first(other) <= first(group)]
         merged.insert(after[-1] + 1 if after else 0, group)
     return Groups(merged)
 
 
 def of_posteriors(groups: Sequence[Group], layers: Collection[str]) -> list[Group]:
-    """The same groups where layers became variational: their means are quantised."""
+    """The same groups after layers became variational: their means are quantised."""
 
     def renamed(name: str) -> str:
         path, _, key = name.rpartition(".")
@@ -191,9 +195,11 @@ def of_posteriors(groups: Sequence[Group], layers: Collection[str]) -> list[Grou
 
 
 def _weights_in_order(module: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]]) -> list[str]:
-    """The weights to quantise, held by one layer alone, in the order that the example runs them."""
+    """The weights to quantise, each used by one layer only, in the order the example runs them."""
     holders = Holders(module)
     uses = [name for _, names in holders.members for name in names.values()]
-    layers = {names["weight"]: part for part, names in holders.members if "weight" in names}
-    wanted = {name: own for name, own in layers.items() if layer_type(own).is_quantised and uses.count(name) == 1}
-    return list(called_with(wanted, module, call))
+    layers = {names["weight"]: layer for layer, names in holders.members if "weight" in names}
+    quantised = {
+        name: layer for name, layer in layers.items() if layer_type(layer).is_quantised and uses.count(name) == 1
+    }
+    return list(called_with(quantised, module, call))

@@ -1,4 +1,4 @@
-"""``cost``: what a cut takes in parameters, multiply-adds, bytes and, if asked, measured milliseconds."""
+"""``cost``: the parameters, multiply-adds and bytes of a cut and, on request, its measured milliseconds."""
 
 import statistics
 import time
@@ -18,12 +18,12 @@ from nestling.torch_parts import pytree
 
 MEASURED_SECONDS = 0.5
 MEASURED_RUNS = (11, 1000)
-"""A latency is the median over as many runs as fit in the time, within these bounds."""
+"""A latency is the median over the runs that fit in this time; their number lies within these bounds."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """``macs`` are multiply-adds for one example, ``bytes`` those of parameters and buffers, quantised ones packed."""
+    """``macs``: multiply-adds per example; ``bytes``: those of parameters and buffers, quantised weights packed."""
 
     params: int
     macs: int
@@ -41,23 +41,23 @@ def cost(
 ) -> Cost:
     """The cost of the plain network that ``extract`` would give at a cut.
 
-    ``latency`` measures it on this device: the median time of a forward pass over ``batch_size`` copies of the example,
-    with that many CPU ``threads`` (None: as torch is set).
+    ``latency`` measures the median time of a forward pass on this device, over ``batch_size`` copies of the example
+    and with this many CPU ``threads`` (None: torch's setting).
     """
     wanted = make_cut(nested.groups, cut)
-    small = nested.extracted(wanted)
+    network = nested.extracted(wanted)
     args, kwargs = nested.example
-    one = _batch(args, kwargs, 1)
+    single = _batch(args, kwargs, 1)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        small(*one[0], **one[1])
-    tensors = [*small.parameters(), *small.buffers()]
+        network(*single[0], **single[1])
+    tensors = [*network.parameters(), *network.buffers()]
     measured = (
-        _latency_ms(small, _batch(args, kwargs, count("batch_size", batch_size, "example")), threads)
+        _latency_ms(network, _batch(args, kwargs, count("batch_size", batch_size, "example")), threads)
         if latency
         else None
     )
     return Cost(
-        params=sum(parameter.numel() for parameter in small.parameters()),
+        params=sum(parameter.numel() for parameter in network.parameters()),
         macs=counter.get_total_flops() // 2,
         bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors) - bytes_saved(nested, wanted),
         latency_ms=measured,
@@ -65,18 +65,18 @@ def cost(
 
 
 def bytes_saved(nested: Nested, cut: Cut) -> int:
-    """How many bytes fewer the quantised weights of a cut take on disk than in memory."""
+    """How many bytes the quantised weights of a cut take less on disk than in memory."""
     tensors = nested.tensors() | nested.sliced_at(cut)
     saved = 0
-    for name, own in nested.levels_at(cut).items():
-        tensor, scale = tensors[name], own.log_tau
-        packed = num_bytes(tensor.numel(), own.num_pairs, nested=False) + scale.numel() * scale.element_size()
-        saved += tensor.numel() * tensor.element_size() - packed
+    for name, levels in nested.levels_at(cut).items():
+        tensor, scale = tensors[name], levels.log_tau
+        packed_size = num_bytes(tensor.numel(), levels.num_pairs, nested=False) + scale.numel() * scale.element_size()
+        saved += tensor.numel() * tensor.element_size() - packed_size
     return saved
 
 
 def _batch(args: tuple[Any, ...], kwargs: dict[str, Any], size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The first example, as many times as asked."""
+    """A batch of copies of the first example."""
 
     def repeated(tensor: Tensor) -> Tensor:
         return tensor[:1].expand(size, *tensor.shape[1:]).contiguous() if tensor.ndim else tensor
@@ -102,14 +102,14 @@ def _latency_ms(module: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]],
 
 
 def _seconds(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-    _finish()
+    _synchronise()
     start = time.perf_counter()
     module(*args, **kwargs)
-    _finish()
+    _synchronise()
     return time.perf_counter() - start
 
 
-def _finish() -> None:
-    """Wait for what an accelerator still has to do."""
+def _synchronise() -> None:
+    """Wait until an accelerator has finished."""
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()

@@ -8,15 +8,15 @@ from nestling.errors import RangeError
 from nestling.tensor_arguments import floating_tensor
 
 MOST_BITS = 4
-"""The largest number of bits, to stand beside the nine levels of nested steps."""
+"""The largest number of bits, comparable to the nine levels of nested steps."""
 
 
 def quantise_dorefa(weight: Tensor, num_bits: int) -> Tensor:
     """2 q - 1 with q = (min(floor(2^k u), 2^k - 1) + 1/2) / 2^k and u = tanh(w) / (2 max |tanh(w)|) + 1/2 in [0, 1].
 
     The floor, where DoReFa rounds, makes the code of k bits the first k bits of any longer one (AdaBits, "modified
-    scheme"); half a step centres the levels. They are scaled to the variance 1 / fan-out that layers without a norm
-    after them need (the same authors' scale-adjusted training), and the gradient passes the floor straight through.
+    scheme"). Half a step centres the levels. They are scaled to the variance 1 / fan-out, which layers without a norm
+    after them need (the same authors' scale-adjusted training). The floor's gradient is that of the identity.
     """
     levels = 2 ** _checked(num_bits)
     squashed = torch.tanh(floating_tensor("weight", weight))

@@ -10,10 +10,10 @@ from nestling.running.nested import Nested
 
 
 def extract(nested: Nested, cut: float | Mapping[str, int] | Cut, *, uncertainty: bool = False) -> nn.Module:
-    """A plain, smaller module that computes what ``nested`` does at ``cut``, which is verified on the example.
+    """A plain, smaller module that computes what ``nested`` computes at ``cut``; this is verified on the example.
 
-    Its weights are the posterior's means, and nothing of nestling is needed to run it. ``uncertainty`` keeps the
-    variational layers instead, so that the small network can draw its weights.
+    Its weights are the posterior means, and it runs without nestling. ``uncertainty`` keeps the variational layers
+    instead, so that the small network can draw its weights.
     """
     wanted = make_cut(nested.groups, cut)
     small = nested.extracted(wanted, uncertainty=uncertainty)

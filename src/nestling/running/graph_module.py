@@ -1,4 +1,4 @@
-"""Turns an exported graph back into a module whose sizes and mode can be set: it runs code with sizes baked into it."""
+"""Turns an exported graph back into a module whose sizes and mode can be set: for code that has fixed sizes."""
 
 import operator
 from collections.abc import Collection, Mapping, Sequence
@@ -12,20 +12,20 @@ from nestling.running.norms import batch_norms
 from nestling.torch_parts import OpOverload, child_store, pytree, schema_of
 
 RECALIBRATING = "recalibrating"
-"""Attribute of a graph module that puts its batch norms, and nothing else, in train mode."""
+"""Attribute of a graph module that puts its batch norms in train mode, and nothing else."""
 _MODE_ARGUMENTS = {"dropout": "train", "alpha_dropout": "train", "feature_dropout": "train"}
 
 
 @dataclass(frozen=True)
 class BakedSize:
-    """An attribute of a graph module that stands for a size in its code: ``full`` times the share of an axis kept."""
+    """An attribute of a graph module that stands for a size in its code: ``full`` times the kept share of an axis."""
 
     attribute: str
     full: int
     axis: Axis
 
     def at(self, units: Mapping[str, int]) -> int:
-        """The size with so many units of each group."""
+        """The size, given the number of units of each group."""
         return self.full * self.axis.kept(units) // self.axis.size
 
 
@@ -34,8 +34,9 @@ def graph_module(
 ) -> tuple[fx.GraphModule, list[BakedSize], dict[str, str]]:
     """A module that runs the graph on the tensors of ``module``, in train and in eval mode, without some branches.
 
-    It has every name of ``state`` but those of the dropped branches, whether the graph uses it or not. With it come the
-    attributes that stand for sizes, and for each batch norm, by its path, the one that lets it be in train mode.
+    It has every tensor name of ``state`` except those of the dropped branches, whether the graph uses it or not.
+    Also returned are the attributes that stand for sizes, and for each batch norm, by path, the name of the attribute
+    that lets it be in train mode.
     """
     builder = _Builder(module, plan, state, dropped)
     return builder.build(), builder.sizes, builder.norms
@@ -45,8 +46,8 @@ class _Builder:
     def __init__(self, module: nn.Module, plan: Plan, state: Mapping[str, Tensor], dropped: Collection[Branch]) -> None:
         self.module = module
         self.plan = plan
-        gone = {name for branch in dropped for name in branch.tensors}
-        self.state = {name: tensor for name, tensor in state.items() if name not in gone}
+        dropped_names = {name for branch in dropped for name in branch.tensors}
+        self.state = {name: tensor for name, tensor in state.items() if name not in dropped_names}
         self.dead = {node for branch in dropped for node in branch.nodes}
         self.skips = {branch.add: branch.skip for branch in dropped}
         self.root = nn.Module()
@@ -62,7 +63,7 @@ class _Builder:
     def build(self) -> fx.GraphModule:
         source = self.plan
         inputs = [n for n in source.graph.nodes if n.op == "placeholder" and self._attribute(n) is None]
-        copied = dict(zip(inputs, _leaves(self.graph, *source.inputs), strict=True))
+        copied = dict(zip(inputs, _add_inputs(self.graph, *source.inputs), strict=True))
         self.training = self.graph.get_attr("training")
         recalibrating = self.graph.get_attr(RECALIBRATING)
         self.any_training = self.graph.call_function(operator.or_, (self.training, recalibrating))
@@ -94,7 +95,7 @@ class _Builder:
             return output
         new = self.graph.node_copy(node, copied.__getitem__)
         for size in self.baked.get(node, ()):
-            self._open(new, size)
+            self._replace_size(new, size)
         if isinstance(new.target, OpOverload):
             self._follow_mode(new, node)
         return new
@@ -108,8 +109,8 @@ class _Builder:
             return f"constant_{node.name}", self.plan.constants[node]
         return None
 
-    def _open(self, node: fx.Node, size: PlannedSize) -> None:
-        """Let a size in a call's arguments be an attribute; one that follows the input's is scaled by what is kept."""
+    def _replace_size(self, node: fx.Node, size: PlannedSize) -> None:
+        """Put an attribute in place of a size in a call's arguments; a size taken from the input is scaled."""
         full = _argument(node, size.place)
         if isinstance(full, int) and full < 0:
             return
@@ -125,7 +126,7 @@ class _Builder:
         _set_argument(node, size.place, value)
 
     def _follow_mode(self, node: fx.Node, source: fx.Node) -> None:
-        """Let what was exported in train mode ask the module for its mode."""
+        """Make an operation that was exported in train mode follow the mode of the module."""
         name = schema_of(node.target).name.removeprefix("aten::")
         flag = _MODE_ARGUMENTS.get(name.removesuffix("_"))
         if flag is not None and _argument(node, (flag,)) is True:
@@ -142,13 +143,13 @@ class _Builder:
             _set_argument(node, ("other",), self._norm_mode(node, node.all_input_nodes[0]))
 
     def _counts_batches(self, node: fx.Node) -> bool:
-        """Whether an addition in place counts the batches that a norm has seen, for the first time or once more."""
+        """Whether an addition in place counts the batches of a norm, the first addition to a counter or a later one."""
         while node.op == "call_function" and isinstance(node.args[0], fx.Node):
             node = node.args[0]
         return self.plan.tensor_names.get(node, "").endswith("num_batches_tracked")
 
     def _norm_mode(self, node: fx.Node, held: fx.Node) -> fx.Node:
-        """Whether a batch norm, known by a tensor it holds, trains: when the module does, unless it alone does not."""
+        """Whether a batch norm, found by one of its tensors, trains: when the module does, unless its flag is off."""
         while held.op != "get_attr":
             held = held.all_input_nodes[0]
         path = str(held.target).rpartition(".")[0]
@@ -157,26 +158,26 @@ class _Builder:
         flag = self.norms.setdefault(path, f"norm_{len(self.norms)}")
         setattr(self.root, flag, True)
         with self.graph.inserting_before(node):
-            own = self.graph.get_attr(flag)
-            return self.graph.call_function(operator.and_, (self.any_training, own))
+            is_on = self.graph.get_attr(flag)
+            return self.graph.call_function(operator.and_, (self.any_training, is_on))
 
 
-def _leaves(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[fx.Node]:
-    """Placeholders for the arguments of a call, and for each of its leaves the node that takes it out of them."""
+def _add_inputs(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[fx.Node]:
+    """Makes placeholders for the arguments of a call; returns for each leaf the node that takes it out of them."""
     tops = [(graph.placeholder(f"input_{i}"), value) for i, value in enumerate(args)]
     tops += [(graph.placeholder(name), value) for name, value in kwargs.items()]
-    found: dict[int, fx.Node] = {}
+    leaves: dict[int, fx.Node] = {}
     for node, value in tops:
-        _take_apart(graph, node, value, found)
-    return [found[leaf] for leaf in range(len(found))]
+        _add_leaves(graph, node, value, leaves)
+    return [leaves[leaf] for leaf in range(len(leaves))]
 
 
-def _take_apart(graph: fx.Graph, node: fx.Node, value: Any, found: dict[int, fx.Node]) -> None:  # noqa: ANN401
+def _add_leaves(graph: fx.Graph, node: fx.Node, value: Any, leaves: dict[int, fx.Node]) -> None:  # noqa: ANN401
     if isinstance(value, int):
-        found[value] = node
+        leaves[value] = node
     elif isinstance(value, tuple | list | dict):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            _take_apart(graph, graph.call_function(operator.getitem, (node, key)), part, found)
+        for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            _add_leaves(graph, graph.call_function(operator.getitem, (node, key)), entry, leaves)
 
 
 def _argument(node: fx.Node, place: tuple[str | int, ...]) -> Any:  # noqa: ANN401
@@ -184,8 +185,8 @@ def _argument(node: fx.Node, place: tuple[str | int, ...]) -> Any:  # noqa: ANN4
     names = [argument.name for argument in schema.arguments]
     index = names.index(str(place[0]))
     default = schema.arguments[index].default_value if schema.arguments[index].has_default_value() else None
-    given = node.args[index] if index < len(node.args) else node.kwargs.get(names[index], default)
-    return given[place[1]] if len(place) > 1 else given  # type: ignore[index]
+    value = node.args[index] if index < len(node.args) else node.kwargs.get(names[index], default)
+    return value[place[1]] if len(place) > 1 else value  # type: ignore[index]
 
 
 def _set_argument(node: fx.Node, place: tuple[str | int, ...], value: Any) -> None:  # noqa: ANN401
@@ -209,10 +210,10 @@ def _tensor_at(module: nn.Module, name: str) -> Tensor:
 
 def _hold_at(root: nn.Module, name: str, tensor: Tensor, *, persistent: bool = True) -> None:
     *path, key = name.split(".")
-    for part in path:
-        if part not in child_store(root):
-            root.add_module(part, nn.Module())
-        root = root.get_submodule(part)
+    for child in path:
+        if child not in child_store(root):
+            root.add_module(child, nn.Module())
+        root = root.get_submodule(child)
     if isinstance(tensor, nn.Parameter):
         root.register_parameter(key, tensor)
     else:

@@ -18,24 +18,25 @@ from nestling.running.bits import Levels, Quantised
 from nestling.running.layers import VariationalLayer, drawing, mean_name, plain_name
 from nestling.running.modes import in_mode
 from nestling.running.norms_of_cuts import PrivateNorms
-from nestling.running.runner import REMEMBERED_CUTS, Bound, Runner
+from nestling.running.runner import REMEMBERED_CUTS, BoundNetwork, Runner
 from nestling.running.slicing import Scaler, Slicer
 from nestling.torch_parts import Moving, pytree
 
-KEPT_BLOCKS = 4
-"""How many cuts' smaller tensors are kept, so that going back and forth between cuts costs nothing."""
+KEPT_CUTS = 4
+"""The smaller tensors of this many cuts are kept, so that going back and forth between cuts costs nothing."""
 _KEEPING = threading.Lock()
-"""Held while a network looks up what it keeps of its cuts."""
+"""Held while a network looks up the cuts that it keeps."""
 
 
 class Nested(Moving):
-    """A module with an order over the widths of each of its groups, which ``nest`` makes.
+    """A module with an order over the widths of each of its groups. ``nest`` makes it.
 
     In train mode each call draws a width for every group, remembered in ``drawn``, and computes only that part of the
-    network; in eval mode it runs at the current cut, which is the whole network unless ``at`` says otherwise.
-    The current cut belongs to a thread or asyncio task, and in eval mode a call writes nothing on the network: any
-    number of them may use one network at once, each at its own cut. Train mode is for one thread.
-    ``statistics`` are those of batch norms, by cut; ``made_with`` the options of ``nest``, or None if they hold code.
+    network. In eval mode a call runs at the current cut: the whole network, except inside ``at``.
+    The current cut belongs to a thread or asyncio task, and in eval mode a call writes nothing on the network. So
+    several threads may use one network at once, each at its own cut. Train mode is for one thread.
+    ``statistics`` has the statistics of batch norms, by cut. ``made_with`` has the options of ``nest``, or None if they
+    contain code.
     """
 
     def __init__(
@@ -63,10 +64,10 @@ class Nested(Moving):
         self._slicer = Slicer(groups, {name: tensor.shape for name, tensor in self.tensors().items()})
         self._scaler = Scaler(groups, self.tensors())
         self.quantised = Quantised(groups, self.tensors(), bits or Bits())
-        self.private = PrivateNorms(module, [make_cut(groups, own) for own in private], self.sliced_at)
-        self._layers = {path: part for path, part in module.named_modules() if isinstance(part, VariationalLayer)}
+        self.private = PrivateNorms(module, [make_cut(groups, cut) for cut in private], self.sliced_at)
+        self._layers = {path: layer for path, layer in module.named_modules() if isinstance(layer, VariationalLayer)}
         self.drawn: Cut | None = None
-        self._blocks: dict[Cut, _Block] = {}
+        self._prepared_cuts: dict[Cut, _PreparedCut] = {}
         self._cuts: dict[object, Cut] = {}
 
     @property
@@ -77,29 +78,29 @@ class Nested(Moving):
     @property
     def cut(self) -> Cut:
         """The cut that eval mode runs at."""
-        now = _running.get().get(self)
-        return now.block.cut if now is not None else full_cut(self.groups)
+        running = _running.get().get(self)
+        return running.prepared.cut if running is not None else full_cut(self.groups)
 
     @contextmanager
     def at(self, cut: float | Mapping[str, int] | Cut) -> Iterator["Nested"]:
-        """Run at a cut inside the block: a fraction of every group, widths by group name, or a Cut.
+        """Run at a cut inside the ``with`` statement: a fraction of every group, widths by group name, or a Cut.
 
-        Without gradients the smaller tensors of the last few cuts are kept, laid out densely, until a tensor of the
-        network is written to (but through ``.data``) or the network is put in train or eval mode.
+        Without gradients the smaller tensors of the last few cuts are kept, as dense copies, until a tensor of the
+        network is written to (writes through ``.data`` are not noticed) or its train or eval mode is set.
         """
-        with self._running(_Now(self._block_at(self._checked(cut)))):
+        with self._running(_RunsAt(self._prepared_at(self._checked(cut)))):
             yield self
 
     @contextmanager
     def shared_at(self, cut: float | Mapping[str, int] | Cut) -> Iterator["Nested"]:
-        """Run at a cut inside the block, where all that is computed shares its slices, and so one backward pass."""
-        block = self._block_at(self._checked(cut))
-        with self._running(_Now(block, self.sliced_at(block.cut))):
+        """Run at a cut inside the ``with`` statement; all calls share the cut's slices, and so one backward pass."""
+        prepared = self._prepared_at(self._checked(cut))
+        with self._running(_RunsAt(prepared, self.sliced_at(prepared.cut))):
             yield self
 
     @contextmanager
-    def _running(self, now: "_Now") -> Iterator[None]:
-        token = _running.set({**_running.get(), self: now})
+    def _running(self, running: "_RunsAt") -> Iterator[None]:
+        token = _running.set({**_running.get(), self: running})
         try:
             yield
         finally:
@@ -107,18 +108,18 @@ class Nested(Moving):
 
     @contextmanager
     def drawing(self) -> Iterator["Nested"]:
-        """Draw weights and gates in eval mode too inside the block; everything else stays in eval mode."""
+        """Inside the ``with`` statement draw weights and gates in eval mode too; the rest stays in eval mode."""
         with drawing(self):
             yield self
 
     @property
     def calls_layers(self) -> bool:
-        """Whether its layers run, as their sampling says, or a graph with one weight for all examples."""
+        """Whether the module's layers run, which may draw a weight per example, or a graph with one weight for all."""
         return self._runner.calls_layers
 
     @property
     def plan(self) -> Plan | None:
-        """How its graph runs, or None where the module's own code does."""
+        """The plan of the graph that runs, or None if the module's code runs."""
         return self._runner.plan
 
     def sample_cut(self, generator: torch.Generator | None = None) -> Cut:
@@ -126,7 +127,7 @@ class Nested(Moving):
         return Cut(tuple((name, int(order.sample((), generator))) for name, order in self.orders.items()))
 
     def log_prob(self, cut: Cut) -> Tensor:
-        """Log-probability of drawing a cut, with gradients for the orders: what a score-function estimator needs."""
+        """Log-probability of drawing a cut, with gradients for the orders, as a score-function estimator needs it."""
         widths = cut.as_dict()
         terms = [
             order.log_prob(torch.tensor(widths[name], device=order.log_probs().device))
@@ -135,9 +136,9 @@ class Nested(Moving):
         return torch.stack(terms).sum() if terms else torch.zeros(())
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Run at the current cut; in train mode, unless inside ``at``, at a cut that is drawn anew."""
+        """Run at the current cut; in train mode and outside ``at``, at a newly drawn cut."""
         if not self.training:
-            return self._ready()(*args, **kwargs)
+            return self._ready_network()(*args, **kwargs)
         cut = self.cut
         if self not in _running.get():
             cut = self.drawn = self.sample_cut()
@@ -146,33 +147,35 @@ class Nested(Moving):
         self._slicer.give_back(self.tensors(), smaller, cut)
         return result
 
-    def _ready(self) -> Bound:
-        """The network at the current cut, kept for the next call unless gradients go back to its tensors."""
-        now = _running.get().get(self)
-        block = now.block if now is not None else self._block_at(self._checked(1.0))
-        return self.bound(block.cut, self.tensors_at(block.cut)) if torch.is_grad_enabled() else block.ready(self)
+    def _ready_network(self) -> BoundNetwork:
+        """The network at the current cut, kept for the next call unless its tensors need gradients."""
+        running = _running.get().get(self)
+        prepared = running.prepared if running is not None else self._prepared_at(self._checked(1.0))
+        if torch.is_grad_enabled():
+            return self.bound(prepared.cut, self.tensors_at(prepared.cut))
+        return prepared.ready(self)
 
     def run(self, cut: Cut, smaller: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Run at a cut with the given tensors in place of the network's own of the same names."""
+        """Run at a cut with these tensors in place of the network's tensors of the same names."""
         if self.training:
             return self._runner.run(cut, smaller, args, kwargs)
         return self.bound(cut, smaller)(*args, **kwargs)
 
-    def bound(self, cut: Cut, smaller: Mapping[str, Tensor], norms: Collection[str] = ()) -> Bound:
-        """The network at a cut with the given tensors, to be called; ``norms`` are batch norms in train mode."""
+    def bound(self, cut: Cut, smaller: Mapping[str, Tensor], norms: Collection[str] = ()) -> BoundNetwork:
+        """A network to be called, at a cut with these tensors; ``norms`` are paths of batch norms in train mode."""
         return self._runner.bound(cut, smaller, norms)
 
     def run_masked(self, masks: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Run with each block of a group scaled, where it is read, by its entry in the mask (K,).
 
-        A mask of ones and zeros computes what the cut does, but for norms over units of the group, which see all of
-        them; a relaxed one lets gradients reach the order it is from. Inside ``at`` units beyond the cut are not
+        A mask of ones and zeros computes what the cut does, except in norms over units of the group, which see all
+        units. A relaxed mask lets gradients reach the order that drew it. Inside ``at``, units beyond the cut are not
         computed, whatever their entries.
         """
         sizes = {group.name: (group.num_blocks,) for group in self.groups.free}
         if {name: tuple(mask.shape) for name, mask in masks.items()} != sizes:
-            given = {name: tuple(mask.shape) for name, mask in masks.items()}
-            raise ShapeError("masks", f"masks of shapes {given}", f"one for each group: {sizes}", "See nested.groups.")
+            shapes = {name: tuple(mask.shape) for name, mask in masks.items()}
+            raise ShapeError("masks", f"masks of shapes {shapes}", f"one for each group: {sizes}", "See nested.groups.")
         for group in self.groups.free:
             if group.drops:
                 raise ArgumentError(
@@ -195,44 +198,46 @@ class Nested(Moving):
     def log_alphas(self, cut: Cut) -> dict[str, Tensor]:
         """log alpha of every weight that a cut keeps, by the name of its layer."""
         with self._posteriors(cut) as kept:
-            return {path: own.bounded_log_alpha().expand_as(own.mean) for path, own in kept.items()}
+            return {path: posterior.bounded_log_alpha().expand_as(posterior.mean) for path, posterior in kept.items()}
 
     @property
     def num_uncertain(self) -> int:
         """How many weights have a posterior."""
-        return sum(own.posterior.mean.numel() for own in self._layers.values())
+        return sum(layer.posterior.mean.numel() for layer in self._layers.values())
 
     def weight_divergences(self, cut: Cut, divergence: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
         """The divergence of every weight that a cut keeps, by the name of its layer."""
         with self._posteriors(cut) as kept:
-            return {path: own.divergences(divergence) for path, own in kept.items()}
+            return {path: posterior.divergences(divergence) for path, posterior in kept.items()}
 
     def weight_total(self, cut: Cut, divergence: Callable[[Tensor], Tensor]) -> Tensor:
         """A divergence, a function of log alpha, summed over every weight that a cut keeps."""
         with self._posteriors(cut) as kept:
-            totals = [own.total(divergence) for own in kept.values()]
+            totals = [posterior.total(divergence) for posterior in kept.values()]
         return torch.stack(totals).sum() if totals else torch.zeros(())
 
     @contextmanager
     def _posteriors(self, cut: Cut) -> Iterator[dict[str, WeightPosterior]]:
-        """The posteriors of the layers that a cut keeps, of the cut's size inside the block."""
-        gone, smaller = self.dropped(cut), self.sliced_at(cut)
-        kept = {path: own.posterior for path, own in self._layers.items() if f"{path}.weight" not in gone}
+        """The posteriors of the layers that a cut keeps; inside the ``with`` statement they have the cut's size."""
+        dropped, smaller = self.dropped(cut), self.sliced_at(cut)
+        kept = {path: layer.posterior for path, layer in self._layers.items() if f"{path}.weight" not in dropped}
         if not self.training:  # other threads may be running the network
             twin = self._runner.twin(smaller)
-            yield {path: twin.part(own) for path, own in kept.items()}  # type: ignore[misc]
+            yield {path: twin.counterpart(posterior) for path, posterior in kept.items()}  # type: ignore[misc]
             return
         with self._runner.holders.replaced(smaller):
             yield kept
 
     def weight_shares(self, path: str, values: Mapping[str, Tensor]) -> Tensor:
-        """For each weight of a variational layer the product of the values of the blocks it lies in, such as keep
-        probabilities: then the probability that it is kept."""
+        """For each weight of a variational layer, the product of the values of the blocks that it belongs to.
+
+        If the values are keep probabilities, the product is the probability that the weight is kept.
+        """
         name = self._runner.holders.canonical[mean_name(path)]
         return self._scaler.shares(name, self.tensors()[name], values)
 
     def extracted(self, cut: Cut, *, uncertainty: bool = False) -> nn.Module:
-        """A copy of the module that owns what the cut keeps, in eval mode; ``extract`` verifies it."""
+        """A copy of the module with the tensors that the cut keeps, in eval mode; ``extract`` verifies it."""
         with torch.no_grad(), in_mode(self, training=False):
             smaller = self.tensors_at(cut)
             make = self._runner.variational if uncertainty else self._runner.extracted
@@ -242,51 +247,51 @@ class Nested(Moving):
         return {name: order.keep_probs().detach() for name, order in self.orders.items()}
 
     def moving(self) -> AbstractContextManager[object]:
-        """Only while no thread runs the network at a cut with tensors of the cut in its hands."""
+        """Wait until no call has put a cut's tensors into the module."""
         return self._runner.at_rest()
 
     def moved(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Take the example and the statistics of cuts along when the network changes its device or dtype."""
+        """Move the example and the statistics of cuts when the network changes its device or dtype."""
         self.forget()
         self.example, self.statistics = pytree.tree_map_only(Tensor, fn, (self.example, self.statistics))
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """That of any module, while no thread runs it at a cut with tensors of the cut in its hands."""
+        """The state, taken while no call has put a cut's tensors into the module."""
         with self._runner.at_rest():
             return super().state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """That of any module, at such a time too; tensors that it assigns stay tied where those before were."""
+        """Load a state while no call has put a cut's tensors into the module; ties between tensors are kept."""
         with self._runner.at_rest():
             result = super().load_state_dict(*args, **kwargs)
             self._runner.holders.tie()
         return result
 
     def train(self, mode: bool = True) -> "Nested":
-        """Put the network in train or eval mode, and forget the tensors that were laid out for cuts."""
+        """Put the network in train or eval mode, and forget the smaller tensors of cuts."""
         self.forget()
         return super().train(mode)
 
     def forget(self) -> None:
-        """Forget the tensors that were laid out for cuts: they may have been written to through ``.data``."""
+        """Forget the smaller tensors of cuts: the network may have been written to through ``.data``."""
         with _KEEPING:
-            self._blocks.clear()
+            self._prepared_cuts.clear()
 
-    def _block_at(self, cut: Cut) -> "_Block":
-        """The block of a cut, an old one if it was among the last few."""
+    def _prepared_at(self, cut: Cut) -> "_PreparedCut":
+        """The cut with its smaller tensors, if it was among the last few; else without them."""
         with _KEEPING:
-            block = self._blocks.pop(cut, None) or _Block(cut)
-            self._blocks[cut] = block
-            if len(self._blocks) > KEPT_BLOCKS:
-                del self._blocks[next(iter(self._blocks))]
-        return block
+            prepared = self._prepared_cuts.pop(cut, None) or _PreparedCut(cut)
+            self._prepared_cuts[cut] = prepared
+            if len(self._prepared_cuts) > KEPT_CUTS:
+                del self._prepared_cuts[next(iter(self._prepared_cuts))]
+        return prepared
 
     def _checked(self, cut: float | Mapping[str, int] | Cut) -> Cut:
-        """The cut that is meant; one that was asked for before is not worked out again."""
+        """The cut that is meant; the answers to earlier calls are remembered."""
         try:
             key = type(cut), tuple((k, type(v), v) for k, v in cut.items()) if isinstance(cut, Mapping) else cut
             return self._cuts[key]
-        except (KeyError, TypeError):  # not seen before, or nothing that could be a cut
+        except (KeyError, TypeError):  # a new one, or nothing that could be a cut
             made = make_cut(self.groups, cut)
         if len(self._cuts) >= REMEMBERED_CUTS:
             self._cuts.clear()
@@ -294,26 +299,26 @@ class Nested(Moving):
         return made
 
     def tensors(self) -> dict[str, Tensor]:
-        """The parameters and buffers of the module, each once."""
+        """The parameters and buffers of the module, without duplicates."""
         return self._runner.tensors()
 
     def sliced_at(self, cut: Cut) -> dict[str, Tensor]:
-        """The part of each tensor that a cut keeps, as it is stored: what sizes follow from."""
-        now = _running.get().get(self)
-        if now is not None and now.slices is not None and now.block.cut == cut:
-            return now.slices
+        """The part of each tensor that a cut keeps, as it is stored; sizes follow from it."""
+        running = _running.get().get(self)
+        if running is not None and running.slices is not None and running.prepared.cut == cut:
+            return running.slices
         return self._slicer.cut(self.tensors(), cut)
 
     def levels_at(self, cut: Cut) -> dict[str, Levels]:
-        """What the quantised weights that a cut keeps are stored with, by name."""
-        gone = self.dropped(cut)
-        return {name: own for name, own in self.quantised.levels(cut).items() if plain_name(name) not in gone}
+        """The levels of the quantised weights that a cut keeps, by name."""
+        dropped = self.dropped(cut)
+        return {name: levels for name, levels in self.quantised.levels(cut).items() if plain_name(name) not in dropped}
 
     def tensors_at(self, cut: Cut) -> dict[str, Tensor]:
-        """The tensors that a cut changes: views of the network's own wherever that is possible, or quantised.
+        """The tensors that a cut changes: views of the network's tensors where possible, or quantised.
 
-        In eval mode those that read a group are scaled by its keep probabilities (``rescale``), and a cut that was
-        recalibrated has the statistics of its own.
+        In eval mode, tensors that read a group are scaled by its keep probabilities (``rescale``), and a cut that was
+        recalibrated has its own statistics.
         """
         tensors = self.tensors()
         scaled = self._scaler.scaled(tensors, self._keep_probs()) if self.rescale and not self.training else {}
@@ -321,8 +326,8 @@ class Nested(Moving):
         smaller = scaled | sliced | self.private.at(cut)
         smaller |= self.quantised.at(tensors | smaller, cut)
         if not self.training and cut in self.statistics:
-            known = self.statistics[cut]
-            smaller |= {name: value.to(tensors[name].device, tensors[name].dtype) for name, value in known.items()}
+            statistics = self.statistics[cut]
+            smaller |= {name: value.to(tensors[name].device, tensors[name].dtype) for name, value in statistics.items()}
         return smaller
 
 
@@ -333,38 +338,38 @@ def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: AN
     return (tuple(example), {}) if isinstance(example, tuple | list) else ((example,), {})
 
 
-class _Block:
-    """A cut inside ``with nested.at(...)``, with the network that was made ready for it."""
+class _PreparedCut:
+    """A cut, with the network that was last made ready for it."""
 
     def __init__(self, cut: Cut) -> None:
         self.cut = cut
-        self._last: tuple[object, object, Bound] | None = None
+        self._last: tuple[object, object, BoundNetwork] | None = None
 
-    def ready(self, nested: Nested) -> Bound:
-        """The network at the cut, made anew if a tensor or an attribute of it has changed."""
+    def ready(self, nested: Nested) -> BoundNetwork:
+        """The network at the cut, made again if one of its tensors or attributes has changed."""
         tensors, statistics = nested.tensors(), nested.statistics.get(self.cut)
         watched = [*tensors.values(), *nested.quantised.parameters(), *nested.private.parameters()]
         watched += nested._orders.parameters() if nested.rescale else ()
-        state = write_state(watched)
-        seen, last = (nested.rescale, state), self._last
-        if state is not None and last is not None and last[0] == seen and last[1] is statistics and last[2].is_fresh():
+        writes = write_state(watched)
+        key, last = (nested.rescale, writes), self._last
+        if writes is not None and last is not None and last[0] == key and last[1] is statistics and last[2].is_fresh():
             return last[2]
         if last is not None and not last[2].is_fresh():
-            nested._runner.reconsider()
-        own = {name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter)}
+            nested._runner.recheck_separable()
+        parameters = {name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter)}
         smaller = nested.tensors_at(self.cut)
-        dense = {name: t.contiguous() if name in own else t for name, t in smaller.items()}
+        dense = {name: t.contiguous() if name in parameters else t for name, t in smaller.items()}
         bound = nested.bound(self.cut, dense)
-        self._last = seen, statistics, bound
+        self._last = key, statistics, bound
         return bound
 
 
-class _Now(NamedTuple):
-    """What a network runs at: a cut, and the slices that all that is computed shares."""
+class _RunsAt(NamedTuple):
+    """What a network runs at: a cut, and the slices that all calls share, if they do."""
 
-    block: _Block
+    prepared: _PreparedCut
     slices: dict[str, Tensor] | None = None
 
 
-_running: ContextVar[Mapping[Nested, _Now]] = ContextVar("running", default={})  # noqa: B039  # never written to
-"""The networks that are inside ``at`` in this thread or task."""
+_running: ContextVar[Mapping[Nested, _RunsAt]] = ContextVar("running", default={})  # noqa: B039  # never written to
+"""The networks that are inside ``at`` in this thread or task, and what each runs at."""

@@ -7,9 +7,9 @@ from nestling.torch_parts import BatchNorm
 
 def batch_norms(module: nn.Module) -> dict[str, BatchNorm]:
     """Every batch norm of a module, by path."""
-    return {path: part for path, part in module.named_modules() if isinstance(part, BatchNorm)}
+    return {path: norm for path, norm in module.named_modules() if isinstance(norm, BatchNorm)}
 
 
 def norms_with_statistics(module: nn.Module) -> dict[str, BatchNorm]:
-    """Those that keep running statistics, which belong to a cut."""
+    """Every batch norm that keeps running statistics, which belong to a cut."""
     return {path: norm for path, norm in batch_norms(module).items() if norm.running_mean is not None}

@@ -1,4 +1,4 @@
-"""Norms of its own for each of a few cuts: the switchable batch norm of slimmable networks."""
+"""Separate norms for each of a few cuts: the switchable batch norm of slimmable networks."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,32 +10,32 @@ from nestling.running.norms import batch_norms
 
 
 class PrivateNorms(nn.Module):
-    """Weights and biases of batch norms that belong to one cut alone; at other cuts the network's own are used.
+    """Weights and biases of batch norms that belong to one cut alone; other cuts use those of the network.
 
-    ``sliced_at`` gives the part of each tensor that a cut keeps, which the private ones start from.
+    ``sliced_at`` gives the part of each tensor that a cut keeps: the initial values of the private weights and biases.
     """
 
     def __init__(
         self, module: nn.Module, cuts: Sequence[Cut], sliced_at: Callable[[Cut], Mapping[str, Tensor]]
     ) -> None:
         super().__init__()
-        own = {
+        shared = {
             f"{path}.{key}" if path else key: tensor
             for path, norm in batch_norms(module).items()
             for key, tensor in norm.named_parameters(recurse=False)
         }
-        if cuts and not own:
+        if cuts and not shared:
             needed = "a network with batch norms that have weights"
-            raise ArgumentError("private", f"{len(cuts)} cuts of one without", needed, "Leave it out.")
-        self.names = tuple(own)
+            raise ArgumentError("private", f"{len(cuts)} cuts of a network without them", needed, "Leave it out.")
+        self.names = tuple(shared)
         self.cuts = tuple(dict.fromkeys(cuts))
-        sliced = [own | {name: t for name, t in sliced_at(cut).items() if name in own} for cut in self.cuts]
+        sliced = [shared | {name: t for name, t in sliced_at(cut).items() if name in shared} for cut in self.cuts]
         self._norms = nn.ParameterList(
             nn.Parameter(tensors[name].detach().clone()) for tensors in sliced for name in self.names
         )
 
     def at(self, cut: Cut) -> dict[str, Tensor]:
-        """What the norms have at a cut in place of the network's own: nothing unless it is one of the private ones."""
+        """The norms' tensors at a cut, in place of the network's; none unless the cut has private norms."""
         if cut not in self.cuts:
             return {}
         first = self.cuts.index(cut) * len(self.names)

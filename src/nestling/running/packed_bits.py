@@ -1,4 +1,4 @@
-"""Codes of quantised weights as packed bits, in planes: the data of fewer pairs is the beginning of that of more."""
+"""Codes of quantised weights as packed bits, in planes: the data of fewer pairs is the start of the data of more."""
 
 import math
 from collections.abc import Sequence
@@ -19,10 +19,11 @@ Bits = npt.NDArray[np.bool_]
 def pack(codes: Tensor, num_pairs: int = NUM_PAIRS, *, nested: bool = True) -> Tensor:
     """The bytes (num_bytes,) of codes of any shape, as uint8.
 
-    ``nested``: a plane of one bit a weight says which weights are negative, and one for each pair which have passed it;
-    so 2 bits a weight for one pair and 1 for each further one, and the first planes are those of fewer pairs.
-    Otherwise code + num_pairs as a binary number, lowest bit first: 2, 3, 3 and 4 bits. In both, weight number i is bit
-    i % 8, counted from the lowest, of byte i // 8 of each plane, and bits that are left over are 0.
+    ``nested``: a plane has one bit per weight. The first plane says which weights are negative, and one plane per pair
+    says which weights have passed the pair: 2 bits per weight for one pair and 1 bit for each further pair. The planes
+    of fewer pairs come first. Not ``nested``: code + num_pairs as a binary number, lowest bit first, in 2, 3, 3 or 4
+    bits. In both, weight number i is bit i % 8, counted from the lowest, of byte i // 8 of each plane; unused bits
+    are 0.
     """
     check_codes(codes, check_num_pairs(num_pairs))
     flat = codes.detach().to("cpu", torch.int8).reshape(-1).numpy()
@@ -33,8 +34,8 @@ def pack(codes: Tensor, num_pairs: int = NUM_PAIRS, *, nested: bool = True) -> T
 def unpack(data: Tensor, shape: Sequence[int], num_pairs: int = NUM_PAIRS, *, nested: bool = True) -> Tensor:
     """The codes (*shape) with ``num_pairs`` pairs, as int8.
 
-    Of nested data more planes than these may be given, which are not read. Data of another size, or with bits that
-    ``pack`` never sets, is refused.
+    Nested data may have more planes than needed; these are not read. Data of another size, or with bits that ``pack``
+    never sets, is refused.
     """
     num_weights = _num_weights(shape)
     planes = _planes(data, num_weights, check_num_pairs(num_pairs), nested)
@@ -43,7 +44,7 @@ def unpack(data: Tensor, shape: Sequence[int], num_pairs: int = NUM_PAIRS, *, ne
 
 
 def num_bytes(num_weights: int, num_pairs: int = NUM_PAIRS, *, nested: bool = True) -> int:
-    """The bytes that ``pack`` makes of so many weights, and where the planes of so many pairs end."""
+    """The number of bytes that ``pack`` makes of this many weights, and where the planes of this many pairs end."""
     if isinstance(num_weights, bool) or not isinstance(num_weights, int):
         raise DtypeError("num_weights", repr(num_weights), "a whole number", "Pass weight.numel().")
     if num_weights < 0:
@@ -64,7 +65,7 @@ def _binary_planes(codes: Codes, num_pairs: int) -> list[Bits]:
 def _read_nested(planes: Bytes, num_weights: int) -> Codes:
     """Every plane lies within the one before it, and the negative weights within those that passed the first pair."""
     if bool((planes[0] & ~planes[1]).any() or (planes[2:] & ~planes[1:-1]).any()):
-        raise _foreign("a weight that is minus zero, or that passed a pair before the one within it")
+        raise _foreign("a weight that is minus zero, or that passed a pair but not the pair before it")
     passed = np.zeros(num_weights, dtype=np.int8)
     for plane in planes[1:]:
         passed += _bits(plane, num_weights)
@@ -85,25 +86,25 @@ def _bits(plane: Bytes, num_weights: int) -> Codes:
 
 
 def _planes(data: Tensor, num_weights: int, num_pairs: int, nested: bool) -> Bytes:
-    """The planes (planes, bytes of each) that are asked for, once the size of the data and what pads it are right."""
+    """The first planes (planes, bytes per plane) of the data, whose size and padding are checked."""
     if not isinstance(data, Tensor) or data.dtype != torch.uint8:
-        given = f"a tensor of {data.dtype}" if isinstance(data, Tensor) else f"a {type(data).__name__}"
-        raise DtypeError("data", given, "a tensor of torch.uint8", "Read bytes with torch.frombuffer.")
+        description = f"a tensor of {data.dtype}" if isinstance(data, Tensor) else f"a {type(data).__name__}"
+        raise DtypeError("data", description, "a tensor of torch.uint8", "Read bytes with torch.frombuffer.")
     most = NUM_PAIRS if nested else num_pairs
     sizes = [num_bytes(num_weights, pairs, nested=nested) for pairs in range(num_pairs, most + 1)]
     if data.ndim != 1 or len(data) not in sizes:
         needed = f"one axis of {' or '.join(map(str, sizes))} bytes for {num_weights} weights with {num_pairs} pairs"
         advice = "The data was cut short, or belongs to a tensor of another shape."
         raise ShapeError("data", f"shape {tuple(data.shape)}", needed, advice)
-    own = data[: sizes[0]].detach().cpu().numpy()
-    own = own.reshape(_num_planes(num_pairs, nested), _plane_bytes(num_weights))
-    if num_weights % 8 and bool((own[:, -1] >> num_weights % 8).any()):
+    planes = data[: sizes[0]].detach().cpu().numpy()
+    planes = planes.reshape(_num_planes(num_pairs, nested), _plane_bytes(num_weights))
+    if num_weights % 8 and bool((planes[:, -1] >> num_weights % 8).any()):
         raise _foreign(f"bits after the last of {num_weights} weights")
-    return own
+    return planes
 
 
 def _num_planes(num_pairs: int, nested: bool) -> int:
-    """Bits a weight."""
+    """The number of bits per weight."""
     return num_pairs + 1 if nested else (2 * num_pairs).bit_length()
 
 
@@ -113,10 +114,10 @@ def _plane_bytes(num_weights: int) -> int:
 
 def _num_weights(shape: Sequence[int]) -> int:
     if not isinstance(shape, Sequence) or not all(isinstance(size, int) and size >= 0 for size in shape):
-        raise ShapeError("shape", shape, "the sizes of a tensor, whole numbers", "Pass that of the codes as packed.")
+        raise ShapeError("shape", shape, "the sizes of a tensor, whole numbers", "Pass the shape that the codes had.")
     return math.prod(shape)
 
 
-def _foreign(found: str) -> RangeError:
-    """The error for bits that no codes give."""
-    return RangeError("data", found, "what pack made of codes", "It is damaged, or was packed in another way.")
+def _foreign(bits: str) -> RangeError:
+    """The error for bits that ``pack`` never makes."""
+    return RangeError("data", bits, "what pack made of codes", "It is damaged, or was packed in another way.")

@@ -1,4 +1,4 @@
-"""FN3's nested quantiser: weights as sums of step functions in symmetric pairs, of which the first few can be kept."""
+"""FN3's nested quantiser: weights as sums of step functions in symmetric pairs, of which a cut keeps the first few."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from nestling.reading import HOWS, How
 from nestling.tensor_arguments import floating_tensor, probabilities, real_tensor, whole_tensor
 
 LEVELS = (0.0, 1.0, 2.0, 4.0, 8.0)
-"""The levels |tau w| can have; each pair of steps adds the next one, on both sides (FN3)."""
+"""The values that |tau w| can have; each pair of steps adds the next one, on both sides (FN3)."""
 STEPS = (1.0, 1.0, 2.0, 4.0)
 """The height a_j of both steps of each pair: the gap that it bridges."""
 THRESHOLDS = (0.5, 1.5, 3.0, 6.0)
@@ -44,14 +44,14 @@ def quantise(
 ) -> Tensor:
     """S(w) = [sum_j a_j H(tau w - z_j) - sum_j a_j / 2] / tau over the steps of the first pairs (FN3 eq. 5, E24).
 
-    ``log_tau`` is one number, or one for each channel in a shape that spreads over the weight. A weight on a threshold
-    takes the level nearer to zero; one that is NaN or infinite becomes NaN, so that divergence is seen.
+    ``log_tau`` is one number, or one number per channel in a shape that broadcasts over the weight. A weight on a
+    threshold takes the level nearer to zero. A weight that is NaN or infinite becomes NaN, so that divergence is seen.
 
-    ``"straight_through"`` has the gradient of the identity up to half a step beyond the outermost level, and none
-    after that. Since S(c w, tau / c) = c S(w, tau), dS/dlog tau = w dS/dw - S whatever stands for dS/dw, so the scale's
-    gradient follows: w - S inside and -S outside. ``"sigmoid"`` has sigmoid(T x), with T x held within +-10, in the
-    place of H(x); T is the ``sharpness``, for which Quantization Networks take 20 in the first epoch, 40 in the second
-    and at most 2000. It is for training: test with the hard steps of the other form.
+    ``"straight_through"`` has the gradient of the identity up to half a step beyond the outermost level, and zero
+    beyond that. Since S(c w, tau / c) = c S(w, tau), dS/dlog tau = w dS/dw - S for any choice of dS/dw, so the scale's
+    gradient is w - S inside and -S outside. ``"sigmoid"`` has sigmoid(T x), with T x limited to +-10, in place of
+    H(x). T is the ``sharpness``, for which Quantization Networks take 20 in the first epoch, 40 in the second and at
+    most 2000. It is for training; test with hard steps.
     """
     kept = check_num_pairs(num_pairs)
     _check(weight, log_tau, how, sharpness)
@@ -67,13 +67,15 @@ def quantise_masked(
     """``quantise`` with both steps of each pair scaled by its entry in ``mask`` (4,), as a relaxed order draws it.
 
     This is the mixture of the quantisers with 0 to 4 pairs, weighted by the falls of the mask, in value and gradient;
-    the mask's own gradient is exact. Ones and then zeros give exactly what as many pairs as there are ones do.
+    the gradient of the mask is exact. k ones followed by zeros give exactly ``quantise`` with k pairs.
     """
     _check(weight, log_tau, how, sharpness)
     if not isinstance(mask, Tensor) or mask.shape != (NUM_PAIRS,):
-        given = f"shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
+        description = f"shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
         needed = f"a tensor of shape ({NUM_PAIRS},), with an entry for each pair"
-        raise ShapeError("mask", given, needed, "Give the order as many blocks as there are pairs, and draw one mask.")
+        raise ShapeError(
+            "mask", description, needed, "Give the order as many blocks as there are pairs, and draw one mask."
+        )
     mask = probabilities("mask", mask).to(weight.dtype)
     if how == "sigmoid":
         return _sigmoid_steps(weight, log_tau, mask, sharpness)
@@ -82,10 +84,10 @@ def quantise_masked(
 
 
 def codes(weight: Tensor, log_tau: Tensor, num_pairs: int = NUM_PAIRS) -> Tensor:
-    """The number of each weight's level, as int8 from -num_pairs to num_pairs, with 0 for the level zero.
+    """The number of each weight's level, as int8 from -num_pairs to num_pairs, with 0 for level zero.
 
-    It counts the pairs that a weight has passed, and it passes them in order: so the codes with fewer pairs are those
-    with more, clamped.
+    A code counts the pairs that a weight has passed. Pairs are passed in order, so the codes with fewer pairs are the
+    codes with more pairs, clamped.
     """
     kept = check_num_pairs(num_pairs)
     _check_scale(real_tensor("weight", weight), log_tau)
@@ -97,7 +99,7 @@ def codes(weight: Tensor, log_tau: Tensor, num_pairs: int = NUM_PAIRS) -> Tensor
 
 
 def dequantise(codes: Tensor, log_tau: Tensor) -> Tensor:
-    """The weights that codes stand for, in the dtype of ``log_tau``: to the last bit what ``quantise`` gives."""
+    """The weights that codes stand for, in the dtype of ``log_tau``: bit for bit those of ``quantise``."""
     check_codes(codes, NUM_PAIRS)
     table = torch.tensor(levels(NUM_PAIRS), dtype=floating_tensor("log_tau", log_tau).dtype, device=codes.device)
     value = table[codes.long() + NUM_PAIRS]
@@ -108,18 +110,19 @@ def dequantise(codes: Tensor, log_tau: Tensor) -> Tensor:
 def initial_log_tau(weight: Tensor, channel_axis: int | None = None) -> Tensor:
     """log tau of FN3: tau = 5 p / (4 q) with p = 8, the largest level, and q the largest |w|.
 
-    One number for the tensor, or with ``channel_axis`` one for each channel, in a shape that spreads over the weight.
-    A channel of zeros takes the tensor's q, and a tensor of zeros takes 1.
+    One number for the tensor, or with ``channel_axis`` one number per channel, in a shape that broadcasts over the
+    weight. A channel of zeros takes the tensor's q, and a tensor of zeros takes 1.
     """
     largest = _largest(_rows(weight, channel_axis))
-    return _spread(math.log(_REACH) - largest.log(), weight, channel_axis)
+    return _broadcastable(math.log(_REACH) - largest.log(), weight, channel_axis)
 
 
 def fitted_log_tau(weight: Tensor, num_pairs: int | None = None, channel_axis: int | None = None) -> Tensor:
-    """log tau of the least squared error, with one number of pairs or, for None, on average over all of them.
+    """log tau of the least squared error for a number of pairs, or for None, on average over 1 to 4 pairs.
 
-    FN3's start makes the weights of one pair too small: on Gaussian weights their error is three times that of four
-    pairs, all are far off beside an outlier, and a layer that no norm follows learns worse (benchmarks/quantiser.py).
+    FN3's initial value makes weights with one pair too small: on Gaussian weights their error is three times that of
+    four pairs, all weights are far off if one is an outlier, and a layer without a norm after it learns worse
+    (benchmarks/quantiser.py).
     Shapes and zeros as in ``initial_log_tau``.
     """
     last = NUM_PAIRS if num_pairs is None else check_num_pairs(num_pairs)
@@ -130,7 +133,7 @@ def fitted_log_tau(weight: Tensor, num_pairs: int | None = None, channel_axis: i
     if bool(alive.any()):
         size = (rows / largest[:, None])[alive].sort(1).values
         scale[alive] = _least_squares_scale(size, shares)
-    return _spread(-scale.log() - largest.log(), weight, channel_axis)
+    return _broadcastable(-scale.log() - largest.log(), weight, channel_axis)
 
 
 def check_num_pairs(num_pairs: int) -> int:
@@ -159,22 +162,24 @@ def _check(weight: Tensor, log_tau: Tensor, how: How, sharpness: float) -> None:
 
 
 def _check_scale(weight: Tensor, log_tau: Tensor) -> None:
-    """Refuse a log tau that would not spread over the weight, or along an axis that may not be meant."""
+    """Refuse a log tau that does not broadcast over the weight, or that might broadcast along the wrong axis."""
     sizes = tuple(floating_tensor("log_tau", log_tau).shape)
-    fits = len(sizes) == weight.ndim and all(own in (1, size) for own, size in zip(sizes, weight.shape, strict=True))
+    fits = len(sizes) == weight.ndim and all(
+        count in (1, size) for count, size in zip(sizes, weight.shape, strict=True)
+    )
     if sizes and not fits:
         needed = f"one number, or as many axes as the weight {tuple(weight.shape)}, each of its size or 1"
         raise ShapeError("log_tau", f"shape {sizes}", needed, "Use initial_log_tau(weight, channel_axis).")
 
 
 def _hard_steps(weight: Tensor, log_tau: Tensor, mask: Tensor, shares: Tensor, bounds: Sequence[float]) -> Tensor:
-    """Whole steps, whose gradient for the weight is the sum of the shares of the windows |tau w| <= bound it is in."""
+    """Hard steps; the weight's gradient is the sum of the shares of those windows |tau w| <= bound that contain it."""
     value: Tensor = _HardSteps.apply(weight, _scale(weight, log_tau), _heights(mask), shares, bounds)  # type: ignore[no-untyped-call]
     return value
 
 
 class _HardSteps(torch.autograd.Function):
-    """Whole steps in one node: a composition of torch's own takes longer, and keeps three more tensors."""
+    """Hard steps in one autograd node: as several operations of torch they take longer and keep three more tensors."""
 
     generate_vmap_rule = True
 
@@ -183,7 +188,7 @@ class _HardSteps(torch.autograd.Function):
         size, level = weight.abs(), torch.zeros_like(weight)
         for height, threshold in zip(heights, THRESHOLDS, strict=False):
             level.addcmul_(_above(size, threshold * scale), height)
-        return level.copysign_(weight).mul_(scale).add_(size, alpha=0)  # which makes NaN of NaN and infinity
+        return level.copysign_(weight).mul_(scale).add_(size, alpha=0)  # NaN and infinity become NaN
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
@@ -208,21 +213,24 @@ class _HardSteps(torch.autograd.Function):
 
 
 def _above(size: Tensor, edge: Tensor) -> Tensor:
-    """1 where a size passes an edge, and 0 elsewhere, in its own dtype: written in place, four times faster."""
+    """1 where a size passes an edge, else 0, in the dtype of the size; in place, which is four times faster."""
     return size.clone().gt_(edge)
 
 
 def _sigmoid_steps(weight: Tensor, log_tau: Tensor, mask: Tensor, sharpness: float) -> Tensor:
-    """Sigmoids for steps. tau w is held well beyond where all of them are saturated, and log tau enters by a factor of
-    one, so that nothing overflows on the way back."""
+    """Sigmoids for steps.
+
+    tau w is limited to a range well beyond the point where all sigmoids are saturated, and log tau enters through a
+    factor of one, so that nothing overflows in the backward pass.
+    """
     scale = _scale(weight, log_tau)
     far = 2 * (THRESHOLDS[-1] + _SATURATED / sharpness)
     scaled = (weight * _bounded(weight, log_tau).detach().exp().to(weight.dtype)).clamp(-far, far)
     scaled = scaled * (scale.detach() / scale)
     total = torch.zeros_like(weight)
     for height, threshold in zip(_heights(mask), THRESHOLDS, strict=False):
-        right, left = (_sigmoid(sharpness * (scaled + shift)) for shift in (-threshold, threshold))
-        total = total + height * (right + left - 1)
+        above, below = (_sigmoid(sharpness * (scaled + shift)) for shift in (-threshold, threshold))
+        total = total + height * (above + below - 1)
     return scale * total
 
 
@@ -240,13 +248,13 @@ def _scale(weight: Tensor, log_tau: Tensor) -> Tensor:
 
 
 def _bounded(weight: Tensor, log_tau: Tensor) -> Tensor:
-    """log tau, held where neither tau nor a level leaves the range of the dtype."""
-    info = min((torch.finfo(weight.dtype), torch.finfo(log_tau.dtype)), key=lambda known: known.max)
+    """log tau, limited so that neither tau nor a level leaves the range of the dtype."""
+    info = min((torch.finfo(weight.dtype), torch.finfo(log_tau.dtype)), key=lambda limits: limits.max)
     return log_tau.clamp(-math.log(info.max / _ROOM), -math.log(info.tiny * _ROOM))
 
 
 def _rows(weight: Tensor, channel_axis: int | None) -> Tensor:
-    """|w| (channels, weights of each) in double precision, in one row if no axis is given."""
+    """|w| (channels, weights per channel) in double precision, in one row if no axis is given."""
     size = real_tensor("weight", weight).detach().to("cpu", torch.float64).abs()
     if channel_axis is None:
         return size.reshape(1, -1)
@@ -260,14 +268,14 @@ def _rows(weight: Tensor, channel_axis: int | None) -> Tensor:
 
 
 def _largest(rows: Tensor) -> Tensor:
-    """The largest of each row (C,), or of all where that is zero, or one."""
+    """The largest entry of each row (C,); where that is zero, the largest of all rows; if all are zero, one."""
     largest = rows.amax(1) if rows.shape[1] else rows.new_zeros(len(rows))
     overall = largest.max() if bool(largest.any()) else largest.new_ones(())
     return torch.where(largest > 0, largest, overall)
 
 
-def _spread(log_tau: Tensor, weight: Tensor, channel_axis: int | None) -> Tensor:
-    """Numbers (C,) in a shape that spreads over the weight, as it is stored."""
+def _broadcastable(log_tau: Tensor, weight: Tensor, channel_axis: int | None) -> Tensor:
+    """Numbers (C,) in a shape that broadcasts over the weight, in the weight's dtype and on its device."""
     shape = [1] * weight.ndim
     if channel_axis is not None:
         shape[channel_axis] = len(log_tau)
@@ -275,10 +283,11 @@ def _spread(log_tau: Tensor, weight: Tensor, channel_axis: int | None) -> Tensor
 
 
 def _least_squares_scale(size: Tensor, shares: Sequence[float]) -> Tensor:
-    """The scale (C,) of the least squared error for sorted sizes (C, n) up to 1, with a share for each pair.
+    """The scale (C,) of the least squared error for sorted sizes (C, n) up to 1, with a share per pair.
 
-    The error is s^2 B - 2 s A and a constant, where A = sum |w| |level|, B = sum level^2 come from the sums beyond
-    each threshold. The best of a grid is refined by s = A / B, which never makes it worse: levels are the nearest.
+    The error is s^2 B - 2 s A plus a constant. A = sum |w| |level| and B = sum level^2 come from the sums beyond each
+    threshold. The best scale of a grid is refined by s = A / B. This never makes it worse, since each weight takes its
+    nearest level.
     """
     tails = torch.cat([size.flip(1).cumsum(1).flip(1), size.new_zeros(len(size), 1)], dim=1)
     pairs = slice(len(shares))

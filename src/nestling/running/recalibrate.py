@@ -17,7 +17,7 @@ from nestling.torch_parts import BatchNorm, pytree
 
 _STATISTICS = ("running_mean", "running_var")
 _COUNT = " batches"
-"""Ends the name under which the batches of the norm at a path are counted."""
+"""Suffix of the name under which the batches of a norm are counted."""
 
 
 def recalibrate(
@@ -30,10 +30,10 @@ def recalibrate(
 ) -> None:
     """Average the batch statistics of every batch norm over the loader, at a cut and with the weights at their means.
 
-    ``loader`` gives inputs, or pairs whose first element they are; all of it is used unless ``num_batches`` says how
-    much. From then on the network uses these statistics at that cut, in eval mode and when it is extracted; those of
-    other cuts are left as they are. ``spread`` shares the batches among the processes of torch.distributed, each of
-    which must make the call.
+    ``loader`` gives inputs, or pairs whose first element is the input; ``num_batches`` limits how many are used. From
+    then on the network uses these statistics at that cut, in eval mode and when it is extracted; the statistics of
+    other cuts do not change. ``spread`` shares the batches among the processes of torch.distributed, each of which must
+    make the call.
     """
     wanted = make_cut(nested.groups, cut)
     norms = norms_with_statistics(nested.module)
@@ -46,14 +46,14 @@ def recalibrate(
             if number % processes.count == processes.rank:
                 _add(totals, _batch_statistics(nested, wanted, norms, batch))
     if not count:
-        raise ArgumentError("loader", "no batch", "at least one batch", "Pass a loader that is not used up.")
+        raise ArgumentError("loader", "no batch", "at least one batch", "Pass a loader that still has batches.")
     everywhere: dict[str, Tensor] = {}
-    for found in processes.gather_tensors(totals):
-        _add(everywhere, found)
-    own = nested.tensors()
+    for process_totals in processes.gather_tensors(totals):
+        _add(everywhere, process_totals)
+    tensors = nested.tensors()
     batches = {name.removesuffix(_COUNT): total for name, total in everywhere.items() if name.endswith(_COUNT)}
     nested.statistics[wanted] = {
-        name: (total / batches[name.rpartition(".")[0]]).to(own[name].device)
+        name: (total / batches[name.rpartition(".")[0]]).to(tensors[name].device)
         for name, total in everywhere.items()
         if not name.endswith(_COUNT)
     }
@@ -65,9 +65,9 @@ def _add(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
 
 
 def _batch_statistics(nested: Nested, cut: Cut, norms: Mapping[str, BatchNorm], batch: Any) -> dict[str, Tensor]:  # noqa: ANN401
-    """Mean and variance of one batch in every norm that runs, read off running buffers that started at zero, and a one.
+    """Mean and variance of one batch in every norm that runs, and the count 1.
 
-    One that runs several times has a weighted mean of what it saw.
+    They are read from running statistics that start at zero. A norm that runs several times has a weighted mean.
     """
     tensors = nested.tensors()
     smaller = nested.tensors_at(cut)
@@ -75,18 +75,18 @@ def _batch_statistics(nested: Nested, cut: Cut, norms: Mapping[str, BatchNorm], 
         path: {key: f"{path}.{key}" if path else key for key in (*_STATISTICS, "num_batches_tracked")} for path in norms
     }
     fresh = {
-        name: torch.zeros_like(smaller.get(name, tensors[name])) for own in names.values() for name in own.values()
+        name: torch.zeros_like(smaller.get(name, tensors[name])) for keys in names.values() for name in keys.values()
     }
     inputs = batch[0] if isinstance(batch, tuple | list) else batch
     device = next((tensor.device for tensor in fresh.values()), None)
     args, kwargs = as_call(pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), inputs))
     nested.bound(cut, smaller | fresh, norms)(*args, **kwargs)
-    found: dict[str, Tensor] = {}
+    statistics: dict[str, Tensor] = {}
     for path, norm in norms.items():
         times = int(fresh[names[path]["num_batches_tracked"]])
         momentum = 1.0 if norm.momentum is None else float(norm.momentum)
         weight = 1 - (1 - momentum) ** times
         if weight:
-            found |= {names[path][key]: fresh[names[path][key]] / weight for key in _STATISTICS}
-            found[path + _COUNT] = torch.ones((), device=device)
-    return found
+            statistics |= {names[path][key]: fresh[names[path][key]] / weight for key in _STATISTICS}
+            statistics[path + _COUNT] = torch.ones((), device=device)
+    return statistics

@@ -1,4 +1,4 @@
-"""Twins of a module: the same code with other tensors in its hands, so that a call writes nothing on the module."""
+"""Twins of a module: copies that run the same code on other tensors, so that a call writes nothing on the module."""
 
 import gc
 import operator
@@ -15,127 +15,128 @@ from nestling.distributions.weights import Worked
 from nestling.torch_parts import STORES
 
 STANDS_FOR = "_stands_for"
-"""Attribute of a part of a twin: the identity of the part that it stands for."""
+"""Attribute of a submodule of a twin: the identity of the submodule that it stands for."""
 
 _SHARED = frozenset(vars(nn.Module())) - {"training", *STORES}
-"""What torch keeps on every module beside its tensors and parts: hooks, which a twin has in common with it."""
+"""What torch keeps on every module beside its tensors and submodules: hooks, which a twin shares with the original."""
 _OUTSIDE = (type, ModuleType, BuiltinFunctionType, str, bytes, int, float, Tensor)
 
 
 def is_separable(module: nn.Module) -> bool:
-    """Whether no part of a twin still leads to the module that it stands for, by way of some object of its own."""
+    """Whether nothing that a twin holds still leads to the module that it stands for."""
     twin = Twin(module, {})
     return not _leads_to(twin.module, twin.originals)
 
 
 class Twin:
-    """A copy of a module in structure: its parts are new, its tensors the same unless they were replaced.
+    """A copy of a module's structure: its submodules are new, its tensors the same unless they are replaced.
 
-    A call of it is a call of ``module``, the copy; ``tensors`` are those to replace, by the identity of the old one.
-    What is no module, and holds none, is the same object in both. What the module's code writes on itself while it
+    Calling the twin calls ``module``, the copy. ``tensors`` are the replacements, by the identity of the old tensor.
+    Objects that are no modules, and hold none, are the same in both. What the module's code writes on itself while it
     runs stays on the twin.
     """
 
     def __init__(self, module: nn.Module, tensors: Mapping[int, Tensor]) -> None:
         self._tensors = tensors
         self._originals: list[nn.Module] = []
-        self._parts: dict[int, nn.Module] = {}
-        self._made: dict[int, tuple[Any, Any]] = {}
-        self.module = self._of_module(module)
-        self._watched = [own for part in self._originals for own in (vars(part), *(vars(part)[n] for n in STORES))]
-        self._watched += [old for old, new in self._made.values() if new is not old and isinstance(old, list | dict)]
+        self._copies: dict[int, nn.Module] = {}
+        self._rebuilt: dict[int, tuple[Any, Any]] = {}
+        self.module = self._twin_of_module(module)
+        attributes = map(vars, self._originals)
+        self._watched = [held for store in attributes for held in (store, *(store[name] for name in STORES))]
+        self._watched += [old for old, new in self._rebuilt.values() if new is not old and isinstance(old, list | dict)]
         self._contents = list(chain.from_iterable(map(_contents, self._watched)))
 
     @property
     def originals(self) -> set[int]:
-        """The identities of the modules that have been doubled."""
-        return set(self._parts)
+        """The identities of the modules that were copied."""
+        return set(self._copies)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Run the twin."""
         return self.module(*args, **kwargs)
 
-    def part(self, original: nn.Module) -> nn.Module:
-        """What stands for a part of the module."""
-        return self._parts[id(original)]
+    def counterpart(self, original: nn.Module) -> nn.Module:
+        """The twin's submodule that stands for a submodule of the original."""
+        return self._copies[id(original)]
 
     def is_fresh(self) -> bool:
-        """Whether every attribute, tensor and part of the module is still the one that the twin was made with."""
+        """Whether every attribute, tensor and submodule of the original is still the one the twin was made from."""
         same = map(operator.is_, chain.from_iterable(map(_contents, self._watched)), self._contents)
         return sum(map(len, self._watched)) == len(self._contents) and all(same)
 
-    def _of_module(self, module: nn.Module) -> nn.Module:
-        known = self._parts.get(id(module))
-        if known is not None:
-            return known
+    def _twin_of_module(self, module: nn.Module) -> nn.Module:
+        copied = self._copies.get(id(module))
+        if copied is not None:
+            return copied
         copy: nn.Module = object.__new__(type(module))
         self._originals.append(module)
-        self._parts[id(module)] = copy
-        own = vars(copy)
+        self._copies[id(module)] = copy
+        attributes = vars(copy)
         for name, value in vars(module).items():
             if name in STORES:
-                own[name] = type(value)((key, self._of(held)) for key, held in value.items())
+                attributes[name] = type(value)((key, self._twin_of(held)) for key, held in value.items())
             else:
-                own[name] = value if name in _SHARED else self._of(value)
-        own[STANDS_FOR] = vars(module).get(STANDS_FOR, id(module))
+                attributes[name] = value if name in _SHARED else self._twin_of(value)
+        attributes[STANDS_FOR] = vars(module).get(STANDS_FOR, id(module))
         return copy
 
-    def _of(self, value: Any) -> Any:  # noqa: ANN401
-        """The value itself, or its twin if it is or holds a module or a tensor that is replaced."""
+    def _twin_of(self, value: Any) -> Any:  # noqa: ANN401
+        """The value's twin, if it is or holds a module or a replaced tensor; else the value itself."""
         if isinstance(value, nn.Module):
-            return self._of_module(value)
+            return self._twin_of_module(value)
         if isinstance(value, Tensor):
             return self._tensors.get(id(value), value)
         rebuild = _REBUILD.get(type(value))
         if rebuild is None:
             return value
-        known = self._made.get(id(value))
-        if known is None:
-            self._made[id(value)] = value, value  # one that holds itself
-            known = self._made[id(value)] = value, rebuild(self, value)
-        return known[1]
+        rebuilt = self._rebuilt.get(id(value))
+        if rebuilt is None:
+            self._rebuilt[id(value)] = value, value  # for a value that holds itself
+            rebuilt = self._rebuilt[id(value)] = value, rebuild(self, value)
+        return rebuilt[1]
 
-    def _all(self, values: Any) -> list[Any] | None:  # noqa: ANN401
-        """The twins of several values, None if all of them are the values themselves."""
-        given = list(values)
-        found = [self._of(value) for value in given]
-        return None if all(a is b for a, b in zip(given, found, strict=True)) else found
+    def _twins_of(self, originals: Any) -> list[Any] | None:  # noqa: ANN401
+        """The twins of several values, or None if all are the values themselves."""
+        values = list(originals)
+        twins = [self._twin_of(value) for value in values]
+        return None if all(a is b for a, b in zip(values, twins, strict=True)) else twins
 
-    def _of_sequence(self, value: Any) -> Any:  # noqa: ANN401
-        found = self._all(value)
-        return value if found is None else type(value)(found)
+    def _twin_of_sequence(self, value: Any) -> Any:  # noqa: ANN401
+        twins = self._twins_of(value)
+        return value if twins is None else type(value)(twins)
 
-    def _of_dict(self, value: dict[Any, Any]) -> dict[Any, Any]:
-        found = self._all(value.values())
-        return value if found is None else type(value)(zip(value, found, strict=True))
+    def _twin_of_dict(self, value: dict[Any, Any]) -> dict[Any, Any]:
+        twins = self._twins_of(value.values())
+        return value if twins is None else type(value)(zip(value, twins, strict=True))
 
-    def _of_method(self, value: MethodType) -> MethodType:
-        owner = self._of(value.__self__)
+    def _twin_of_method(self, value: MethodType) -> MethodType:
+        owner = self._twin_of(value.__self__)
         return value if owner is value.__self__ else MethodType(value.__func__, owner)
 
-    def _of_partial(self, value: "partial[Any]") -> "partial[Any]":
-        found = self._all((value.func, value.args, value.keywords))
-        return value if found is None else partial(found[0], *found[1], **found[2])
+    def _twin_of_partial(self, value: "partial[Any]") -> "partial[Any]":
+        twins = self._twins_of((value.func, value.args, value.keywords))
+        return value if twins is None else partial(twins[0], *twins[1], **twins[2])
 
-    def _of_function(self, value: FunctionType) -> FunctionType:
+    def _twin_of_function(self, value: FunctionType) -> FunctionType:
         cells = value.__closure__ or ()
-        found = self._all(cell.cell_contents for cell in cells if _is_set(cell))
-        if found is None or len(found) < len(cells):
+        contents = self._twins_of(cell.cell_contents for cell in cells if _is_set(cell))
+        if contents is None or len(contents) < len(cells):
             return value
-        closure = tuple(CellType(content) for content in found)
+        closure = tuple(CellType(content) for content in contents)
         copy = FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, closure)
         copy.__kwdefaults__ = value.__kwdefaults__
         return copy
 
 
 _REBUILD: dict[type, Any] = {
-    list: Twin._of_sequence,
-    tuple: Twin._of_sequence,
-    set: Twin._of_sequence,
-    dict: Twin._of_dict,
-    MethodType: Twin._of_method,
-    partial: Twin._of_partial,
-    FunctionType: Twin._of_function,
+    list: Twin._twin_of_sequence,
+    tuple: Twin._twin_of_sequence,
+    set: Twin._twin_of_sequence,
+    dict: Twin._twin_of_dict,
+    MethodType: Twin._twin_of_method,
+    partial: Twin._twin_of_partial,
+    FunctionType: Twin._twin_of_function,
     Worked: lambda twin, value: Worked(value.default_factory),
 }
 
@@ -146,14 +147,14 @@ def _contents(held: Any) -> Iterable[Any]:  # noqa: ANN401
 
 
 def _leads_to(start: object, targets: set[int]) -> bool:
-    """Whether one of the objects can be reached from another, other than through classes and globals."""
-    seen, waiting = {id(start)}, [start]
+    """Whether one of the targets can be reached from an object, except through classes and globals."""
+    reached, waiting = {id(start)}, [start]
     while waiting:
         for value in _held_by(waiting.pop()):
             if id(value) in targets or type(value) in weakref.ProxyTypes:
                 return True
-            if id(value) not in seen and not isinstance(value, _OUTSIDE):
-                seen.add(id(value))
+            if id(value) not in reached and not isinstance(value, _OUTSIDE):
+                reached.add(id(value))
                 waiting.append(value)
     return False
 

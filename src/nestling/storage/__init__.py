@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and networks in them."""
+"""Files that are written whole or not at all, and the networks stored in them."""
 
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         describe,
         load,
         loaded,
-        made_folder,
+        make_folder,
         packed,
         save,
         unpack,

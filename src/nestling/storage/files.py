@@ -22,24 +22,24 @@ from nestling.errors import RunError
 FORMAT = 1
 """Version of the files of a run folder."""
 _HEAD = "nestling"
-"""Key of a safetensors file's metadata; one only, since their order is not fixed and files shall be the same."""
+"""The only key of a safetensors file's metadata: the order of several is not fixed, and files shall be reproducible."""
 _SUM = "sha256"
 _MOST_JSON = 64 * 2**20
-"""No JSON of a run is longer than this many bytes."""
+"""No JSON file of a run has more bytes."""
 _PART = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.part")
-"""Name of a file that is being written."""
+"""The names of files that are being written."""
 _RESTORE = "Restore it from a copy, or train again."
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a dictionary as a JSON file, with the format's number and a checksum."""
-    whole = {"format": FORMAT, **content}
-    text = json.dumps(whole | {_SUM: digest(whole)}, indent=1, allow_nan=False) + "\n"
+    """Write a dictionary as a JSON file, with the version of the format and a checksum."""
+    record = {"format": FORMAT, **content}
+    text = json.dumps(record | {_SUM: digest(record)}, indent=1, allow_nan=False) + "\n"
     write_whole(path, text.encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read the dictionary that ``write_json`` wrote, or say what is wrong with it."""
+    """Read the dictionary that ``write_json`` wrote; a damaged file is an error that says what is wrong."""
     try:
         content = parsed(plain_file(path, _MOST_JSON).read_bytes())
     except OSError as error:
@@ -51,37 +51,37 @@ def read_json(path: Path) -> dict[str, Any]:
     check_format(path, content.get("format"))
     written = content.pop(_SUM, None)
     if written != digest(content):
-        raise RunError(path, "is damaged, or was edited: its checksum does not fit its content", _RESTORE)
+        raise RunError(path, "is damaged, or was edited: its checksum does not match its content", _RESTORE)
     del content["format"]
     return content
 
 
 def digest(content: Any) -> str:  # noqa: ANN401
-    """A checksum of what JSON can hold, whatever the order of its keys."""
+    """A checksum of a JSON value that does not depend on the order of keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def parsed(text: bytes | str) -> Any:  # noqa: ANN401
-    """What a JSON text says; a number that is not finite is a ValueError."""
+    """The value of a JSON text; a number that is not finite is a ValueError."""
     return json.loads(text, parse_constant=_not_a_number, parse_float=_finite)
 
 
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any], *, old: Path | None = None
 ) -> None:
-    """Write tensors and a JSON record beside them as one safetensors file, read back before it takes its place."""
+    """Write tensors and a JSON record as one safetensors file, which is read back before it replaces the old file."""
     write_whole(path, tensor_bytes(tensors, record), check=read_tensors, old=old)
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> bytes:
-    """The content of such a file: a safetensors file whose metadata has the record and a checksum over everything."""
+    """The bytes of a safetensors file whose metadata has the record, and a checksum over tensors and record."""
     dense = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(record, allow_nan=False)
     return save(dense, {_HEAD: json.dumps({"format": FORMAT, "record": text, _SUM: _checksum(dense, text)})})
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what ``write_tensors`` wrote, or say what is wrong with it."""
+    """Read what ``write_tensors`` wrote; a damaged file is an error that says what is wrong."""
     try:
         with safetensors.safe_open(plain_file(path), framework="pt") as file:
             head = parsed((file.metadata() or {})[_HEAD])
@@ -89,7 +89,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
         text = head["record"]
         if _checksum(tensors, text) != head[_SUM]:
-            raise RunError(path, "is damaged: its checksum does not fit its content", _RESTORE)
+            raise RunError(path, "is damaged: its checksum does not match its content", _RESTORE)
         record = parsed(text)
         if not isinstance(record, dict):
             raise RunError(path, "is not a file of nestling's", _RESTORE)
@@ -103,9 +103,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def write_whole(
     path: Path, content: bytes, *, check: Callable[[Path], object] | None = None, old: Path | None = None
 ) -> None:
-    """Write a file beside its place, flush it to disk, and move it there: readers see the old one or the new one.
+    """Write a file under another name, flush it to disk, and rename it: readers see the old file or the new file.
 
-    ``check`` reads the new one before the old one goes, and ``old`` is where that one goes to.
+    ``check`` reads the new file before it replaces the old file, and ``old`` is where the old file is moved.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
@@ -129,15 +129,15 @@ def write_whole(
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove what a process that was killed left half written."""
+    """Remove the files that a killed process left half written."""
     for file in folder.iterdir():
         if _PART.fullmatch(file.name):
-            with suppress(OSError):  # a folder of that name is nobody's work of ours
+            with suppress(OSError):  # a folder of that name is not ours
                 file.unlink()
 
 
 def flush_folder(folder: Path) -> None:
-    """Have the moves of files on disk, where the system can do that."""
+    """Flush the renaming of files to disk, if the system can do that."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -151,7 +151,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def plain_file(path: Path, most: int | None = None) -> Path:
-    """The path of a file that can be read to its end: no pipe, no device, and not too long."""
+    """Return the path of a plain file that is not too long; refuse a pipe or a device."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise RunError(path, "is not a plain file", _RESTORE)
@@ -160,12 +160,12 @@ def plain_file(path: Path, most: int | None = None) -> Path:
     return path
 
 
-def check_format(path: Path, found: object) -> None:
-    """Refuse a file of another version."""
-    if found != FORMAT or isinstance(found, bool | float):
-        newer = isinstance(found, int) and found > FORMAT
+def check_format(path: Path, version: object) -> None:
+    """Refuse a file with another version of the format."""
+    if version != FORMAT or isinstance(version, bool | float):
+        newer = isinstance(version, int) and version > FORMAT
         advice = "Update nestling." if newer else "It is not a run of nestling's, or an older one: train again."
-        raise RunError(path, f"has format {str(found)[:20]}, and this version reads {FORMAT}", advice)
+        raise RunError(path, f"has format {str(version)[:20]}, and this version reads {FORMAT}", advice)
 
 
 def _unreadable(path: Path, error: OSError) -> RunError:
@@ -184,7 +184,7 @@ def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
 
 
 def tensors_digest(tensors: Iterable[Tensor]) -> str:
-    """A checksum of tensors in their order."""
+    """A checksum of tensors, which depends on their order."""
     total = hashlib.sha256()
     for tensor in tensors:
         total.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -193,7 +193,7 @@ def tensors_digest(tensors: Iterable[Tensor]) -> str:
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """The content of a tensor, without a copy where it lies in memory as it is read."""
+    """The bytes of a tensor, copied only if it is not contiguous or not on the CPU."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
@@ -209,6 +209,6 @@ def _not_a_number(name: str) -> None:
 
 
 def _short(error: BaseException) -> str:
-    """What an error says, on one line that is not endless."""
+    """The message of an error, on one line of limited length."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else text[:197] + "..."

@@ -1,4 +1,4 @@
-"""A folder that one process at a time writes to."""
+"""A lock on a folder: one process at a time writes to it."""
 
 from pathlib import Path
 from types import TracebackType
@@ -11,14 +11,14 @@ _LOCK_FILE = ".lock"
 
 
 class FolderLock:
-    """Keeps other processes from writing to a folder; a process that ends in any way gives it up."""
+    """Keeps other processes from writing to a folder; a process that ends in any way releases the lock."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
         self._lock = FileLock(place / _LOCK_FILE, blocking=False)
 
     def acquire(self) -> None:
-        """Take the folder, if it is not taken already, or say that another process has it."""
+        """Take the lock, or raise an error if another process has it; a second call does nothing."""
         try:
             if not self._lock.is_locked:
                 self._lock.acquire()
@@ -31,7 +31,7 @@ class FolderLock:
             ) from None
 
     def release(self) -> None:
-        """Give the folder up."""
+        """Release the lock."""
         self._lock.release()
 
     def __enter__(self) -> None:

@@ -1,4 +1,4 @@
-"""A plan as JSON and tensors, and back: operations go by their public names, and nothing else can be called."""
+"""A plan as JSON and tensors, and back: operations are stored by public name, and nothing else can be called."""
 
 import math
 import operator
@@ -16,11 +16,11 @@ from nestling.storage.ranges import MOST_NUMBERS, whole
 from nestling.torch_parts import OpOverload, OpOverloadPacket, schema_of
 
 OWN_NAMESPACES = ("aten", "prims")
-"""Namespaces of torch's own operations; those of another library run only where a file is trusted."""
+"""Namespaces of torch's operations; operations of other libraries run only if the file is trusted."""
 MOST_POSITIONS = 2**22
-"""The axes of a graph have no more positions in all."""
+"""The largest total number of positions of a graph's axes."""
 END = 2**63 - 1
-"""What torch writes for the end of an axis."""
+"""The number with which torch means the end of an axis."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{
@@ -30,13 +30,13 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f"torch.{name}": getattr(torch, name) for name in "sym_max sym_min sym_not sym_int sym_float sym_ite".split()},
     **{f"math.{name}": getattr(math, name) for name in ("floor", "ceil", "trunc")},
 }
-"""What is called on sizes and on results of several parts, beside torch's operations."""
+"""Functions on sizes, and on results with several elements, that a graph may call beside torch's operations."""
 _NAMES = {function: name for name, function in _FUNCTIONS.items()}
 _KINDS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
 
 
 class UnwritableError(Exception):
-    """A plan with something in it that JSON can't say."""
+    """A plan that contains something that JSON can't represent."""
 
 
 Write = Callable[[Ids], Any]
@@ -44,19 +44,23 @@ Read = Callable[[Any, int], Ids]
 
 
 def plan_to_json(plan: Plan, write: Write) -> tuple[dict[str, Any], list[Tensor]]:
-    """The plan, and its constants; ``write`` says a list of whole numbers."""
+    """The plan as JSON, and its constants; ``write`` turns a list of whole numbers into JSON."""
     places = {node: number for number, node in enumerate(plan.graph.nodes)}
     axes = list({id(size.axis): size.axis for size in plan.sizes}.values())
     numbers = {id(axis): number for number, axis in enumerate(axes)}
     if sum(axis.size for axis in axes) > MOST_POSITIONS:
-        raise UnwritableError("axes of too many positions")
+        raise UnwritableError("axes with too many positions")
     record = {
         "nodes": [_node_to_json(plan, node, places) for node in plan.graph.nodes],
-        "inputs": [_tree_to_json(part) for part in plan.inputs],
+        "inputs": [_tree_to_json(tree) for tree in plan.inputs],
         "outputs": _tree_to_json(plan.outputs),
         "axes": [
-            {"size": own.size, "always": own.always, "parts": [{n: write(u) for n, u in p.items()} for p in own.parts]}
-            for own in axes
+            {
+                "size": axis.size,
+                "always": axis.always,
+                "parts": [{name: write(units) for name, units in part.items()} for part in axis.parts],
+            }
+            for axis in axes
         ],
         "sizes": [[places[size.node], list(size.place), numbers[id(size.axis)]] for size in plan.sizes],
         "branches": {name: _branch_to_json(branch, places) for name, branch in plan.branches.items()},
@@ -73,20 +77,22 @@ def plan_from_json(
     *,
     trust: bool,
 ) -> Plan:
-    """The plan of a module with tensors of these names (and the one each goes by), if all that it says can be."""
-    graph, tensor_names, given = fx.Graph(), dict[fx.Node, str](), dict[fx.Node, Tensor]()
+    """The plan of a module, checked; ``names`` maps each tensor name to its canonical name."""
+    graph, tensor_names, constant_of = fx.Graph(), dict[fx.Node, str](), dict[fx.Node, Tensor]()
     nodes: list[fx.Node] = []
     for entry in saved["nodes"]:
         nodes.append(_node_from_json(graph, entry, nodes, trust=trust))
         if "tensor" in entry:
             tensor_names[nodes[-1]] = names[entry["tensor"]]
         elif "constant" in entry:
-            given[nodes[-1]] = constants[whole(entry["constant"], 0, len(constants) - 1)]
+            constant_of[nodes[-1]] = constants[whole(entry["constant"], 0, len(constants) - 1)]
     if [node for node in nodes if node.op == "output"] != nodes[-1:]:
         raise _unlikely("nodes", "none, or no output at the end")
     results = len(nodes[-1].args[0])  # type: ignore[arg-type]
-    others = [node for node in nodes if node.op == "placeholder" and node not in tensor_names and node not in given]
-    args, kwargs = (_tree_from_json(part, len(others)) for part in saved["inputs"])
+    others = [
+        node for node in nodes if node.op == "placeholder" and node not in tensor_names and node not in constant_of
+    ]
+    args, kwargs = (_tree_from_json(tree, len(others)) for tree in saved["inputs"])
     if not isinstance(args, tuple) or not isinstance(kwargs, dict) or not all(map(_is_name, kwargs)):
         raise _unlikely("inputs", "other arguments than a function can have")
     if sum(whole(entry["size"], 1) for entry in saved["axes"]) > MOST_POSITIONS:
@@ -95,7 +101,7 @@ def plan_from_json(
     return Plan(
         graph,
         tensor_names,
-        given,
+        constant_of,
         (args, kwargs),
         _tree_from_json(saved["outputs"], results),
         [_size_from_json(nodes, axes, *entry) for entry in saved["sizes"]],
@@ -107,12 +113,12 @@ def _node_to_json(plan: Plan, node: fx.Node, places: Mapping[fx.Node, int]) -> d
     if node in plan.tensor_names:
         return {"name": node.name, "tensor": plan.tensor_names[node]}
     if node.op == "placeholder":
-        numbers = {own: number for number, own in enumerate(plan.constants)}
+        numbers = {constant: number for number, constant in enumerate(plan.constants)}
         return {"name": node.name} | ({"constant": numbers[node]} if node in numbers else {})
     if node.op == "output":
-        return {"name": node.name, "output": [_value_to_json(own, places) for own in node.args[0]]}  # type: ignore[union-attr]
+        return {"name": node.name, "output": [_value_to_json(value, places) for value in node.args[0]]}  # type: ignore[union-attr]
     if node.op != "call_function":
-        raise UnwritableError(f"a node of the kind {node.op}")
+        raise UnwritableError(f"a node of kind {node.op}")
     args = [_value_to_json(value, places) for value in node.args]
     kwargs = {key: _value_to_json(value, places) for key, value in node.kwargs.items()}
     call = {"name": node.name, "call": _target_to_json(node.target), "args": args}
@@ -143,40 +149,40 @@ def _target_to_json(target: Any) -> str:  # noqa: ANN401
 
 
 def _target_from_json(name: str, *, trust: bool) -> Callable[..., Any]:
-    """The function of that name: an operation of torch's, or one of the few that work on sizes."""
+    """The function of that name: an operation of torch, or one of the few functions on sizes."""
     if name in _FUNCTIONS:
         return _FUNCTIONS[name]
-    parts = name.split(".")
-    if len(parts) != 3 or not all(map(_is_name, parts)):
+    words = name.split(".")
+    if len(words) != 3 or not all(map(_is_name, words)):
         raise _unlikely("call", repr(name)[:80])
-    namespace, operation, overload = parts
+    namespace, operation, overload = words
     if namespace not in OWN_NAMESPACES and not trust:
-        raise ArgumentError("call", name[:80], "an operation of torch's own", "Pass trust=True if you know the file.")
+        raise ArgumentError("call", name[:80], "an operation of torch", "Pass trust=True if you know the file.")
     packet = getattr(getattr(torch.ops, namespace, None), operation, None)
-    found = getattr(packet, overload, None) if isinstance(packet, OpOverloadPacket) else None
-    if not isinstance(found, OpOverload) or _names_a_file(found):
+    overloaded = getattr(packet, overload, None) if isinstance(packet, OpOverloadPacket) else None
+    if not isinstance(overloaded, OpOverload) or _names_a_file(overloaded):
         raise _unlikely("call", name[:80])
-    return found
+    return overloaded
 
 
 def _names_a_file(operation: OpOverload) -> bool:
-    """Whether it reads or writes a file, as ``aten.from_file`` does."""
+    """Whether an operation reads or writes a file, as ``aten.from_file`` does."""
     return any(argument.name == "filename" for argument in schema_of(operation).arguments)
 
 
 def _check_call(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Refuse arguments that the operation does not have: their names stand in the code that runs the graph."""
+    """Refuse arguments that the operation does not have: their names become code that runs the graph."""
     if not isinstance(target, OpOverload):
         if kwargs or any(isinstance(value, str | list | dict) for value in args):
-            raise _unlikely("call", f"{_NAMES[target]} of something else than sizes")
+            raise _unlikely("call", f"{_NAMES[target]} of something other than sizes")
         return
-    known = [argument.name for argument in schema_of(target).arguments]
-    if len(args) > len(known) or not kwargs.keys() <= set(known[len(args) :]):
+    names = [argument.name for argument in schema_of(target).arguments]
+    if len(args) > len(names) or not kwargs.keys() <= set(names[len(args) :]):
         raise _unlikely("call", f"{target} with arguments that it does not have")
 
 
 def _value_to_json(value: Any, places: Mapping[fx.Node, int]) -> Any:  # noqa: ANN401
-    """An argument of a call: what JSON has no word for is an object with one entry, which says what it is."""
+    """An argument of a call; a value that JSON does not have is an object with one entry, whose key is the type."""
     if isinstance(value, int) and not abs(value) <= MOST_NUMBERS and value != END:
         raise UnwritableError("a number beyond bounds")
     if value is None or isinstance(value, bool | int | str):
@@ -186,11 +192,11 @@ def _value_to_json(value: Any, places: Mapping[fx.Node, int]) -> Any:  # noqa: A
     if isinstance(value, fx.Node):
         return {"node": places[value]}
     if isinstance(value, list):
-        return [_value_to_json(own, places) for own in value]
+        return [_value_to_json(entry, places) for entry in value]
     if isinstance(value, tuple):
-        return {"tuple": [_value_to_json(own, places) for own in value]}
+        return {"tuple": [_value_to_json(entry, places) for entry in value]}
     if isinstance(value, slice):
-        return {"slice": [_value_to_json(own, places) for own in (value.start, value.stop, value.step)]}
+        return {"slice": [_value_to_json(entry, places) for entry in (value.start, value.stop, value.step)]}
     if isinstance(value, torch.device):
         return {"device": str(value)}
     for kind, of in _KINDS.items():
@@ -201,65 +207,65 @@ def _value_to_json(value: Any, places: Mapping[fx.Node, int]) -> Any:  # noqa: A
 
 def _value_from_json(saved: Any, nodes: Sequence[fx.Node]) -> Any:  # noqa: ANN401
     if isinstance(saved, list):
-        return [_value_from_json(own, nodes) for own in saved]
+        return [_value_from_json(entry, nodes) for entry in saved]
     if isinstance(saved, int) and not isinstance(saved, bool):
         return saved if saved == END else whole(saved, -MOST_NUMBERS)
     if not isinstance(saved, dict):
         return saved
-    ((kind, said),) = saved.items()
+    ((kind, content),) = saved.items()
     if kind == "node":
-        return nodes[whole(said, 0, len(nodes) - 1)]
+        return nodes[whole(content, 0, len(nodes) - 1)]
     if kind in ("tuple", "slice"):
-        make = tuple if kind == "tuple" else lambda own: slice(*own)
-        return make([_value_from_json(own, nodes) for own in said])
+        make = tuple if kind == "tuple" else lambda ends: slice(*ends)
+        return make([_value_from_json(entry, nodes) for entry in content])
     if kind == "float":
-        return float(said)
+        return float(content)
     if kind == "device":
-        return torch.device(said)
-    found = vars(torch).get(said)
-    if not isinstance(found, _KINDS[kind]):
-        raise _unlikely(kind, repr(said)[:40])
-    return found
+        return torch.device(content)
+    constant = vars(torch).get(content)
+    if not isinstance(constant, _KINDS[kind]):
+        raise _unlikely(kind, repr(content)[:40])
+    return constant
 
 
 def _tree_to_json(tree: Any) -> Any:  # noqa: ANN401
-    """Tuples, lists and dictionaries of numbers, nested."""
+    """Nested tuples, lists and dictionaries of numbers."""
     if type(tree) is int:
         return tree
     if type(tree) in (tuple, list):
-        return {type(tree).__name__: [_tree_to_json(own) for own in tree]}
+        return {type(tree).__name__: [_tree_to_json(entry) for entry in tree]}
     if type(tree) is dict and all(isinstance(key, str) for key in tree):
-        return {"dict": {key: _tree_to_json(own) for key, own in tree.items()}}
+        return {"dict": {key: _tree_to_json(entry) for key, entry in tree.items()}}
     raise UnwritableError(f"a {type(tree).__name__} of inputs or outputs")
 
 
 def _tree_from_json(saved: Any, count: int) -> Any:  # noqa: ANN401
     if not isinstance(saved, dict):
         return whole(saved, 0, count - 1)
-    ((kind, said),) = saved.items()
+    ((kind, content),) = saved.items()
     if kind == "dict":
-        return {key: _tree_from_json(own, count) for key, own in said.items()}
-    return {"tuple": tuple, "list": list}[kind](_tree_from_json(own, count) for own in said)
+        return {key: _tree_from_json(entry, count) for key, entry in content.items()}
+    return {"tuple": tuple, "list": list}[kind](_tree_from_json(entry, count) for entry in content)
 
 
 def _axis_from_json(entry: Mapping[str, Any], groups: Groups, read: Read) -> Axis:
     size = entry["size"]
     always = whole(entry["always"], 0, size)
     parts = [{groups[name].name: read(units, size) for name, units in part.items()} for part in entry["parts"]]
-    counts = [{len(units) for units in part.values()} for part in parts]
-    if any(len(own) != 1 for own in counts) or always + sum(sum(own) for own in counts) != size:
+    lengths = [{len(units) for units in part.values()} for part in parts]
+    if any(len(equal) != 1 for equal in lengths) or always + sum(sum(equal) for equal in lengths) != size:
         raise _unlikely("axis", f"one of {size} positions with others in its parts")
     return Axis(size, always, tuple(parts))
 
 
 def _size_from_json(nodes: Sequence[fx.Node], axes: Sequence[Axis], node: Any, place: Any, axis: Any) -> PlannedSize:  # noqa: ANN401
-    found = nodes[whole(node, 0, len(nodes) - 1)]
+    called = nodes[whole(node, 0, len(nodes) - 1)]
     name, *index = place
-    if not isinstance(found.target, OpOverload) or len(index) > 1:
-        raise _unlikely("size", f"one in the arguments of {found.name}")
-    if name not in [argument.name for argument in schema_of(found.target).arguments]:
-        raise _unlikely("size", f"one in an argument that {found.name} does not have")
-    return PlannedSize(found, (name, *(whole(own) for own in index)), axes[whole(axis, 0, len(axes) - 1)])
+    if not isinstance(called.target, OpOverload) or len(index) > 1:
+        raise _unlikely("size", f"one in the arguments of {called.name}")
+    if name not in [argument.name for argument in schema_of(called.target).arguments]:
+        raise _unlikely("size", f"one in an argument that {called.name} does not have")
+    return PlannedSize(called, (name, *(whole(position) for position in index)), axes[whole(axis, 0, len(axes) - 1)])
 
 
 def _branch_to_json(branch: Branch, places: Mapping[fx.Node, int]) -> dict[str, Any]:
@@ -268,14 +274,16 @@ def _branch_to_json(branch: Branch, places: Mapping[fx.Node, int]) -> dict[str, 
 
 
 def _branch_from_json(nodes: Sequence[fx.Node], entry: Mapping[str, Any], names: Mapping[str, str]) -> Branch:
-    add, skip, *own = (nodes[whole(n, 0, len(nodes) - 1)] for n in (entry["add"], entry["skip"], *entry["nodes"]))
-    return Branch(add, skip, frozenset(own), tuple(names[name] for name in entry["tensors"]))
+    add, skip, *others = (nodes[whole(n, 0, len(nodes) - 1)] for n in (entry["add"], entry["skip"], *entry["nodes"]))
+    return Branch(add, skip, frozenset(others), tuple(names[name] for name in entry["tensors"]))
 
 
 def _is_name(name: object) -> bool:
-    """Whether a text may stand in code as a name."""
+    """Whether a value can be a name in code."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None and not iskeyword(name)
 
 
-def _unlikely(what: str, given: str) -> ArgumentError:
-    return ArgumentError(what, given, "what a graph of nestling's has", "Restore the file from a copy, or train again.")
+def _unlikely(name: str, given: str) -> ArgumentError:
+    return ArgumentError(
+        name, given, "what nestling writes of a graph", "Restore the file from a copy, or train again."
+    )

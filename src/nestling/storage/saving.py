@@ -22,18 +22,18 @@ from nestling.torch_parts import pytree
 GROUPS_FILE = "groups.json"
 WEIGHTS_FILE = "model.safetensors"
 _MOST_ENTRIES = 4096
-"""No description of a network has more."""
+"""No description of a network has more entries."""
 _PLACE = "$tensor"
-"""Key that stands for a tensor of the example, with the number it is stored under."""
+"""The key of an object that stands for a tensor of the example; its value is the number of the tensor."""
 
 
 def save(nested: Nested, folder: str | PathLike[str], *, notes: Mapping[str, Any] | None = None) -> None:
     """Write a nested network to a folder: how it was built, all that ``nest`` decided, its weights and statistics.
 
-    All of it is in ``model.safetensors``, so that no two files can disagree; ``groups.json`` is a copy of the groups
-    for people and other programs. ``notes`` are kept beside the weights, such as the epoch they are from.
+    Everything is in ``model.safetensors``, so that files can't disagree; ``groups.json`` is a copy of the groups for
+    people and other programs. ``notes`` are stored with the weights, such as the epoch they are from.
     """
-    place = made_folder(folder)
+    place = make_folder(folder)
     tensors, record = packed(nested)
     structure, more = structure_of(nested)
     record |= {"network": describe(nested), "notes": dict(notes or {})} | structure
@@ -44,9 +44,9 @@ def save(nested: Nested, folder: str | PathLike[str], *, notes: Mapping[str, Any
 def load(folder: str | PathLike[str], module: nn.Module | None = None, *, trust: bool = False) -> Nested:
     """Read a nested network from its folder, in eval mode.
 
-    A network of the library's is built again by its name. One that a ``module:function`` of yours built needs
-    ``trust=True``, since that runs code which the folder names; any other, the ``module`` itself (or a network that
-    was nested just as the saved one, where that took an order or rules of your own).
+    A network of the library is built again by its name. A network that a ``module:function`` of yours built needs
+    ``trust=True``, since loading runs the code that the folder names. Any other network needs the ``module`` itself, or
+    a nested network: one nested exactly as the saved network was, if that used an order or rules of your own.
     """
     path = Path(folder) / WEIGHTS_FILE
     return loaded(path, *read_tensors(path), module, trust=trust)
@@ -55,7 +55,7 @@ def load(folder: str | PathLike[str], module: nn.Module | None = None, *, trust:
 def loaded(
     path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any], module: nn.Module | None, *, trust: bool
 ) -> Nested:
-    """The network that was read from ``path``."""
+    """The network whose tensors and record were read from ``path``."""
     try:
         if isinstance(module, Nested):
             nested = module
@@ -65,15 +65,15 @@ def loaded(
         unpack(nested, tensors, record, path)
     except (RunError, TraceError):
         raise
-    except Exception as error:  # whatever a description can bring about that no network has
+    except Exception as error:  # a damaged description can cause any error
         raise RunError(
-            path, f"does not hang together ({_said(error)})", "Restore it from a copy, or train again."
+            path, f"is not consistent ({_short(error)})", "Restore it from a copy, or train again."
         ) from None
     return nested.eval()
 
 
-def made_folder(folder: str | PathLike[str]) -> Path:
-    """The folder, made if it is not there."""
+def make_folder(folder: str | PathLike[str]) -> Path:
+    """Make a folder if it does not exist, and return its path."""
     place = Path(folder)
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -83,40 +83,40 @@ def made_folder(folder: str | PathLike[str]) -> Path:
 
 
 def describe(nested: Nested) -> dict[str, Any]:
-    """What is needed to build and nest the network again, as JSON has it."""
+    """All that is needed to build and nest the network again, as JSON."""
     source = source_of(nested.module)
     leaves, _ = pytree.tree_flatten(nested.example)
     simple = all(isinstance(leaf, Tensor | int | float | str | bool | None) for leaf in leaves)
     return {
         "model": None if source is None else {"name": source.name, "options": dict(source.options)},
         "nest": nested.made_with,
-        "example": _with_places(nested.example) if simple else None,
+        "example": _with_numbers(nested.example) if simple else None,
     }
 
 
 def packed(nested: Nested) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Every tensor of a nested network by name, with its example and statistics, and a record of which is which."""
+    """All tensors of a nested network by name, with its example and statistics, and a record of the cuts."""
     tensors = {f"network.{name}": tensor for name, tensor in nested.state_dict().items()}
     for number, leaf in enumerate(_tensor_leaves(nested.example)):
         tensors[f"example.{number}"] = leaf
-    for number, (_, known) in enumerate(nested.statistics.items()):
-        tensors |= {f"statistics.{number}.{name}": tensor for name, tensor in known.items()}
-    return _apart(tensors), {"cuts": [cut.as_dict() for cut in nested.statistics]}
+    for number, statistics in enumerate(nested.statistics.values()):
+        tensors |= {f"statistics.{number}.{name}": tensor for name, tensor in statistics.items()}
+    return _without_sharing(tensors), {"cuts": [cut.as_dict() for cut in nested.statistics]}
 
 
 def unpack(nested: Nested, tensors: Mapping[str, Tensor], record: Mapping[str, Any], path: Path) -> None:
-    """Give a nested network the tensors that ``packed`` gave, all of them or none."""
-    own = nested.state_dict()
-    given = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
-    if own.keys() != given.keys():
-        odd = sorted(own.keys() ^ given.keys())[0]
-        raise RunError(path, f"does not fit the network: {odd} is in one of them only", "Check the module passed.")
-    for name, tensor in given.items():
-        if own[name].shape != tensor.shape or own[name].dtype != tensor.dtype:
-            here, there = (f"{t.dtype} {tuple(t.shape)}" for t in (own[name], tensor))
-            raise RunError(path, f"has {name} as {there}, the network as {here}", "Check the module passed.")
+    """Put the tensors that ``packed`` returned into a nested network: all of them, or none after an error."""
+    state = nested.state_dict()
+    saved = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
+    if state.keys() != saved.keys():
+        first = sorted(state.keys() ^ saved.keys())[0]
+        raise RunError(path, f"does not fit the network: {first} is in one of them only", "Check the module passed.")
+    for name, tensor in saved.items():
+        if state[name].shape != tensor.shape or state[name].dtype != tensor.dtype:
+            in_network, in_file = (f"{t.dtype} {tuple(t.shape)}" for t in (state[name], tensor))
+            raise RunError(path, f"has {name} as {in_file}, the network as {in_network}", "Check the module passed.")
     statistics = _statistics(nested, tensors, record.get("cuts"), path)
-    nested.load_state_dict(given)
+    nested.load_state_dict(saved)
     nested.statistics = statistics
 
 
@@ -126,43 +126,43 @@ def _statistics(
     cuts: Any,  # noqa: ANN401
     path: Path,
 ) -> dict[Cut, dict[str, Tensor]]:
-    """The statistics that norms have at each cut, if they fit the network."""
+    """The statistics of norms at each cut, checked against the network."""
     if not isinstance(cuts, list) or not all(isinstance(widths, dict) for widths in cuts):
         raise RunError(path, "does not say which cuts it has statistics for", "Restore it from a copy.")
-    found: dict[Cut, dict[str, Tensor]] = {}
+    statistics: dict[Cut, dict[str, Tensor]] = {}
     for number, widths in enumerate(cuts):
         prefix = f"statistics.{number}."
-        known = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        by_name = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         try:
             cut = make_cut(nested.groups, widths)
         except NestlingError as error:
-            raise RunError(path, f"has statistics of a cut there is not ({error})", "Restore it from a copy.") from None
-        smaller, own = nested.tensors_at(cut), nested.tensors()
-        for name, tensor in known.items():
-            like = smaller.get(name, own.get(name))
+            raise RunError(path, f"has statistics of an unknown cut ({error})", "Restore it from a copy.") from None
+        smaller, whole = nested.tensors_at(cut), nested.tensors()
+        for name, tensor in by_name.items():
+            like = smaller.get(name, whole.get(name))
             if like is None or like.shape != tensor.shape or not tensor.is_floating_point():
                 raise RunError(path, f"has statistics {name} that do not fit the network", "Check the module passed.")
-        found[cut] = known
-    return found
+        statistics[cut] = by_name
+    return statistics
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors, those that share memory with an earlier one copied: a file holds each by itself."""
-    seen: set[int] = set()
-    apart = {}
+def _without_sharing(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors, without shared memory: a tensor that shares memory with an earlier one is copied."""
+    addresses: set[int] = set()
+    separate = {}
     for name, tensor in tensors.items():
-        place = tensor.untyped_storage().data_ptr()
-        apart[name] = tensor.clone() if place in seen and tensor.numel() else tensor
-        seen.add(place)
-    return apart
+        address = tensor.untyped_storage().data_ptr()
+        separate[name] = tensor.clone() if address in addresses and tensor.numel() else tensor
+        addresses.add(address)
+    return separate
 
 
 def _tensor_leaves(example: object) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(example) if isinstance(leaf, Tensor)]
 
 
-def _with_places(example: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
-    """An example as JSON, each tensor replaced by the number under which it is stored."""
+def _with_numbers(example: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
+    """An example as JSON; each tensor is replaced by its number."""
     numbers = iter(range(len(_tensor_leaves(example))))
     place = lambda _: {_PLACE: next(numbers)}  # noqa: E731
     args, kwargs = pytree.tree_map_only(Tensor, place, example)
@@ -170,15 +170,15 @@ def _with_places(example: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, A
 
 
 def weights_digest(tensors: Mapping[str, Tensor]) -> str:
-    """A checksum of a network's weights alone, whatever cuts it has statistics for."""
-    own = sorted((name, t) for name, t in tensors.items() if name.startswith("network."))
-    return digest([[name, hashlib.sha256(bytes_of(t)).hexdigest()] for name, t in own])
+    """A checksum of a network's weights alone, without the statistics of cuts."""
+    weights = sorted((name, t) for name, t in tensors.items() if name.startswith("network."))
+    return digest([[name, hashlib.sha256(bytes_of(t)).hexdigest()] for name, t in weights])
 
 
 def _restored(
     path: Path, record: Mapping[str, Any], tensors: Mapping[str, Tensor], module: nn.Module | None, *, trust: bool
 ) -> Nested:
-    """The network as it was built and nested, with other weights."""
+    """The network as it was built and nested, before its saved weights are put in."""
     described, made = record["network"], record.get("made")
     saved, made_with, example = (described[key] for key in ("model", "nest", "example"))
     _check_numbers(path, described, sum(t.numel() for t in tensors.values()))
@@ -204,21 +204,20 @@ def _restored(
 
 
 def _built(path: Path, saved: Any, tensors: Mapping[str, Tensor], *, trust: bool) -> nn.Module:  # noqa: ANN401
-    """The module, by the name of the library's or the user's function that built it."""
+    """The module, built by the library's or the user's function of that name."""
     if saved is None:
         raise RunError(path, "does not say how the network is built", "Pass it: load(folder, module).")
     source = Source(saved["name"], saved["options"])
     if source.is_code and not trust:
-        wrong = f"is built by code of yours, {source.name}"
         advice = "Pass trust=True (--trust) to run it, or the network itself: load(folder, module)."
-        raise RunError(path, wrong, advice)
+        raise RunError(path, f"is built by code of yours, {source.name}", advice)
     if not source.is_code:
         _check_size(path, source, sum(t.numel() for t in tensors.values()))
     return models.build(source.name, **source.options).to(_dtype_of(tensors))
 
 
 def _filled(example: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The example, with the tensors in their places."""
+    """The example, with its tensors put in again."""
 
     def is_place(leaf: Any) -> bool:  # noqa: ANN401
         return isinstance(leaf, dict) and leaf.keys() == {_PLACE}
@@ -231,18 +230,18 @@ def _filled(example: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[
 
 
 def _dtype_of(tensors: Mapping[str, Tensor]) -> torch.dtype | None:
-    """The precision of a saved network, if all of it has the same."""
-    found = {t.dtype for name, t in tensors.items() if name.startswith("network.") and t.is_floating_point()}
-    return found.pop() if len(found) == 1 else None
+    """The precision of a saved network, or None if its tensors differ."""
+    dtypes = {t.dtype for name, t in tensors.items() if name.startswith("network.") and t.is_floating_point()}
+    return dtypes.pop() if len(dtypes) == 1 else None
 
 
-def _said(error: Exception) -> str:
+def _short(error: Exception) -> str:
     text = str(error) if isinstance(error, NestlingError) else repr(error)
     return " ".join(text.split())[:300]
 
 
 def _check_numbers(path: Path, described: object, most: int) -> None:
-    """Refuse a description with a number that no network of so many elements can have, before anything is built."""
+    """Refuse a description with a number larger than a network of this size can have, before anything is built."""
     leaves = pytree.tree_leaves(described)
     if len(leaves) > _MOST_ENTRIES:
         raise RunError(path, f"describes a network in {len(leaves)} entries", "Train again.")
@@ -252,7 +251,7 @@ def _check_numbers(path: Path, described: object, most: int) -> None:
 
 
 def _check_size(path: Path, source: Source, most: int) -> None:
-    """Refuse a network of more numbers than the file has, before memory is taken for it."""
+    """Refuse a network that is larger than the file, before memory is allocated for it."""
     with torch.device("meta"):
         size = sum(t.numel() for t in models.build(source.name, **source.options).state_dict().values())
     if size > most:
@@ -260,13 +259,13 @@ def _check_size(path: Path, source: Source, most: int) -> None:
 
 
 def _check_groups(path: Path, nested: Nested, saved: Any) -> None:  # noqa: ANN401
-    """Refuse a network whose groups are others; the words that say why one is frozen may change with the code."""
+    """Refuse a network with other groups than the saved network; why a group is frozen may be worded differently."""
     if _compared(structure_of(nested)[0]["groups"]) != _compared(saved):
         advice = "Pass the module that was trained; one of another version of its code has other groups."
         raise RunError(path, "has other groups than the network", advice)
 
 
 def _compared(groups: Any) -> list[dict[str, Any]]:  # noqa: ANN401
-    """What the first format has of each group, but for the words."""
-    kept = [{key: own for key, own in group.items() if key not in ("frozen_because", "inner")} for group in groups]
-    return [own | {"slices": [(piece["tensor"], piece["axis"]) for piece in own["slices"]]} for own in kept]
+    """The fields of each group that the first format has, without the reason why it is frozen."""
+    kept = [{key: value for key, value in group.items() if key not in ("frozen_because", "inner")} for group in groups]
+    return [entry | {"slices": [(piece["tensor"], piece["axis"]) for piece in entry["slices"]]} for entry in kept]

@@ -1,4 +1,4 @@
-"""What ``nest`` decided about a network, as JSON and tensors, and the network made from it again without a graph."""
+"""All that ``nest`` decided about a network, as JSON and tensors, and the network made from it without tracing."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,19 +18,19 @@ from nestling.storage.plan_json import UnwritableError, plan_from_json, plan_to_
 from nestling.storage.ranges import from_ranges, to_ranges, whole
 
 LISTS, CONSTANTS = "lists.", "constants."
-"""How the tensors of a structure are called: whole numbers in no regular order, and constants of its graph."""
+"""Prefixes of the names of a structure's tensors: irregular lists of whole numbers, and constants of its graph."""
 _ADVICE = "Restore it from a copy, or train again."
 
 
 def structure_of(nested: Nested) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The groups of a network, and how it was made of its module: None where it runs a graph that JSON can't say."""
+    """The groups of a network, and how it was made from its module: None if JSON can't represent its graph."""
     lists, constants = _Lists({}), list[Tensor]()
     made: dict[str, Any] = {
         "order": (nested.made_with or {}).get("order"),
         "rescale": nested.rescale,
         "bits": asdict(nested.quantised.bits),
         "private": [cut.as_dict() for cut in nested.private.cuts],
-        "layers": {path: list(own) for path, own in converted_layers(nested.module).items()},
+        "layers": {path: list(settings) for path, settings in converted_layers(nested.module).items()},
         "plan": None,
     }
     groups = [_group_to_json(group, lists) for group in nested.groups]
@@ -51,9 +51,9 @@ def restored(
     *,
     trust: bool,
 ) -> Nested:
-    """The nested network that ``structure_of`` described, which takes the module over; its weights are the module's.
+    """The nested network that ``structure_of`` described; it changes the module in place and uses its weights.
 
-    Whatever does not fit the module is an error. The network runs once, on the example at the smallest cut.
+    A record that does not fit the module is an error. The network runs once, on the example at the smallest cut.
     """
     made, lists = record["made"], _Lists(dict(tensors))
     plain = ModuleRunner(module)
@@ -63,7 +63,7 @@ def restored(
     axes = _Axes(plain.tensors())
     groups = Groups([_group_from_json(entry, axes, lists) for entry in record["groups"]])
     if len({group.name for group in groups}) < len(groups):
-        raise ArgumentError("groups", "two of one name", "groups with names of their own", _ADVICE)
+        raise ArgumentError("groups", "two with the same name", "groups with different names", _ADVICE)
     runner: Runner = plain
     if made["plan"] is not None:
         constants = [tensors[f"{CONSTANTS}{n}"] for n in range(sum(name.startswith(CONSTANTS) for name in tensors))]
@@ -71,7 +71,7 @@ def restored(
         runner = GraphRunner(module, plan, groups, state)
     branches = {} if runner.plan is None else runner.plan.branches
     if not branches.keys() >= {name for group in groups for name in group.drops}:
-        raise ArgumentError("groups", "one that drops what is no layer", "layers of the graph", _ADVICE)
+        raise ArgumentError("groups", "one that drops something other than a layer", "layers of the graph", _ADVICE)
     orders = orders_of(groups, order_maker(made["order"]), plain.tensors().values())
     if not isinstance(made["rescale"], bool):
         raise ArgumentError("rescale", repr(made["rescale"])[:40], "true or false", _ADVICE)
@@ -82,11 +82,11 @@ def restored(
 
 
 def _convert(module: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Make layers variational, as the record says of each path."""
-    parts = dict(module.named_modules())
+    """Make layers variational, as the record says for each path."""
+    submodules = dict(module.named_modules())
     for path in saved:
-        own = parts.get(path)
-        if own is None or not (isinstance(own, VariationalLayer) or exact_type(own).variational):
+        layer = submodules.get(path)
+        if layer is None or not (isinstance(layer, VariationalLayer) or exact_type(layer).variational):
             raise ArgumentError("layers", repr(path)[:60], "linear or convolution layers of the network", _ADVICE)
     for posterior, sampling in saved.values():
         check_sampling(sampling)
@@ -96,20 +96,20 @@ def _convert(module: nn.Module, saved: Mapping[str, Any]) -> None:
 
 
 def _run_once(nested: Nested) -> None:
-    """Find what does not fit together before the network is given away."""
+    """Run the network, so that errors show before it is returned."""
     cut = smallest_cut(nested.groups)
     with torch.no_grad(), in_mode(nested, training=False):
         nested.bound(cut, nested.tensors_at(cut))(*nested.example[0], **nested.example[1])
 
 
 class _Lists:
-    """Lists of whole numbers: as ranges where they are regular, else as tensors by name."""
+    """Lists of whole numbers: ranges if they are regular, else names of tensors."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.tensors = tensors
 
     def write(self, values: Ids) -> Any:  # noqa: ANN401
-        """What stands for the values in the record."""
+        """The JSON that stands for the values in the record."""
         ranges = to_ranges(values)
         if ranges is not None:
             return ranges
@@ -118,13 +118,13 @@ class _Lists:
         return name
 
     def read(self, saved: Any, most: int) -> Ids:  # noqa: ANN401
-        """The values, if they are no more than ``most``."""
+        """The values, at most ``most`` of them."""
         if not isinstance(saved, str):
             return from_ranges(saved, most)
-        found = self.tensors[saved]
-        if not saved.startswith(LISTS) or found.dtype != torch.int32 or found.ndim != 1 or not 0 < len(found) <= most:
+        ids = self.tensors[saved]
+        if not saved.startswith(LISTS) or ids.dtype != torch.int32 or ids.ndim != 1 or not 0 < len(ids) <= most:
             raise ArgumentError("a list", f"{saved[:40]!r}", f"whole numbers, at most {most}", _ADVICE)
-        return found.numpy().astype(np.int64)
+        return ids.numpy().astype(np.int64)
 
 
 def _group_to_json(group: Group, lists: _Lists) -> dict[str, Any]:
@@ -139,8 +139,8 @@ def _group_to_json(group: Group, lists: _Lists) -> dict[str, Any]:
         "free": group.free,
         "frozen_because": group.frozen_because,
         "slices": [
-            {"tensor": own.tensor, "axis": own.axis, "rows": lists.write(own.rows.numpy()), "reads": own.reads}
-            for own in group.slices
+            {"tensor": piece.tensor, "axis": piece.axis, "rows": lists.write(piece.rows.numpy()), "reads": piece.reads}
+            for piece in group.slices
         ],
         "drops": list(group.drops),
         "quantises": list(group.quantises),
@@ -148,19 +148,25 @@ def _group_to_json(group: Group, lists: _Lists) -> dict[str, Any]:
 
 
 def _group_from_json(entry: Mapping[str, Any], axes: "_Axes", lists: _Lists) -> Group:
-    """A group, if it fits a module with these axes."""
-    own = dict(entry)
-    is_free, slices, name, size = own.pop("free"), own.pop("slices"), own["name"], whole(entry["size"], 1)
-    num_blocks = whole(own["num_blocks"], 1, size)
-    whole(own["num_always"], 1, num_blocks)
-    texts = (name, *own["drops"], *own["quantises"], own["frozen_because"] or "")
-    known = own["kind"] in KINDS and all(isinstance(own[key], bool) for key in ("exact", "inner"))
-    if not known or not all(isinstance(text, str) for text in texts) or is_free is not (own["frozen_because"] is None):
-        raise ArgumentError("groups", f"{str(name)[:40]!r}, which says more or less", "what a group has", _ADVICE)
-    if (own["drops"] and len(own["drops"]) != size) or not axes.shapes.keys() >= set(own["quantises"]):
+    """A group, checked against the axes of the module."""
+    fields = dict(entry)
+    is_free, slices, name, size = fields.pop("free"), fields.pop("slices"), fields["name"], whole(entry["size"], 1)
+    num_blocks = whole(fields["num_blocks"], 1, size)
+    whole(fields["num_always"], 1, num_blocks)
+    texts = (name, *fields["drops"], *fields["quantises"], fields["frozen_because"] or "")
+    is_valid = fields["kind"] in KINDS and all(isinstance(fields[key], bool) for key in ("exact", "inner"))
+    if (
+        not is_valid
+        or not all(isinstance(text, str) for text in texts)
+        or is_free is not (fields["frozen_because"] is None)
+    ):
+        raise ArgumentError("groups", f"{str(name)[:40]!r}, with wrong or missing entries", "what a group has", _ADVICE)
+    if (fields["drops"] and len(fields["drops"]) != size) or not axes.shapes.keys() >= set(fields["quantises"]):
         raise ArgumentError("groups", f"{name[:40]!r} with other layers", "layers of the network", _ADVICE)
     pieces = tuple(_slice_from_json(piece, size, axes, lists) for piece in slices)
-    return Group(**own | {"slices": pieces, "drops": tuple(own["drops"]), "quantises": tuple(own["quantises"])})
+    return Group(
+        **fields | {"slices": pieces, "drops": tuple(fields["drops"]), "quantises": tuple(fields["quantises"])}
+    )
 
 
 def _slice_from_json(entry: Mapping[str, Any], size: int, axes: "_Axes", lists: _Lists) -> Slice:
@@ -171,20 +177,20 @@ def _slice_from_json(entry: Mapping[str, Any], size: int, axes: "_Axes", lists: 
     rows = lists.read(entry["rows"], shape[axis])
     axes.take(name, axis, len(rows))
     if len(rows) % size or rows.min() < 0 or rows.max() >= shape[axis]:
-        given = f"{len(rows)} rows up to {rows.max()} for {size} units, of {name}"
-        raise ArgumentError("slices", given, f"rows of an axis of {shape[axis]}", _ADVICE)
+        description = f"{len(rows)} rows up to {rows.max()} for {size} units, of {name}"
+        raise ArgumentError("slices", description, f"rows of an axis of {shape[axis]}", _ADVICE)
     return Slice(name, axis, torch.from_numpy(rows).reshape(size, -1), entry["reads"])
 
 
 class _Axes:
-    """The axes of a module's tensors; each row of one belongs to one unit at most."""
+    """The axes of a module's tensors; each row belongs to at most one unit."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.shapes = {name: tensor.shape for name, tensor in tensors.items()}
-        self._left = {(name, axis): size for name, own in self.shapes.items() for axis, size in enumerate(own)}
+        self._free_rows = {(name, axis): size for name, shape in self.shapes.items() for axis, size in enumerate(shape)}
 
     def take(self, name: str, axis: int, count: int) -> None:
-        """Give rows of an axis to a unit."""
-        self._left[name, axis] -= count
-        if self._left[name, axis] < 0:
+        """Take free rows of an axis."""
+        self._free_rows[name, axis] -= count
+        if self._free_rows[name, axis] < 0:
             raise ArgumentError("slices", f"more rows than {name} has", "each row in one unit at most", _ADVICE)

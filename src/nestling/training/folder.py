@@ -18,7 +18,7 @@ from nestling.storage import (
     WEIGHTS_FILE,
     FolderLock,
     describe,
-    made_folder,
+    make_folder,
     read_json,
     read_tensors,
     remove_parts,
@@ -57,7 +57,7 @@ class RunFolder(Keeper):
     def __init__(
         self, place: Path, nested: Nested, recipe: Recipe, about: Mapping[str, Any], num_processes: int = 1
     ) -> None:
-        self.place = made_folder(place)
+        self.place = make_folder(place)
         self.lines = []
         self.how_to_go_on = f"{place} holds it: give the same command again to go on."
         self._lock = FolderLock(self.place)

@@ -12,9 +12,9 @@ from nestling.torch_parts import allow_fast_path, child_store, hand_over_hooks, 
 
 
 def default_posterior(module: nn.Module) -> PosteriorName:
-    """What weights="auto" means: ivon with convolutions, else gaussian (docs/decisions/0012)."""
-    weights = [part.weight for part in module.modules() if exact_type(part).variational is not None]
-    return "ivon" if any(isinstance(own, Tensor) and own.ndim > 2 for own in weights) else "gaussian"
+    """The posterior for weights="auto": ivon with convolutions, else gaussian (docs/decisions/0012)."""
+    weights = [layer.weight for layer in module.modules() if exact_type(layer).variational is not None]
+    return "ivon" if any(isinstance(weight, Tensor) and weight.ndim > 2 for weight in weights) else "gaussian"
 
 
 def make_variational(
@@ -25,11 +25,14 @@ def make_variational(
 ) -> list[str]:
     """Replace the layers that have a variational form in place; return the paths of those replaced.
 
-    Layers whose weight another module holds too are left as they are, since a mean is not a tie; so are layers that
-    compute their weight (pruned, normalised), that hold more than weight and bias, or whose ``forward`` was replaced.
+    Three kinds of layers are not replaced: those whose weight another module holds too, since the tie would be lost;
+    those that compute their weight (pruned, normalised) or hold more than a weight and a bias; and those whose
+    ``forward`` was replaced.
     """
     shared = shared_weights(module)
-    excluded = {part for path, part in module.named_modules(remove_duplicate=False) if _weight_within(path, exclude)}
+    excluded = {
+        submodule for path, submodule in module.named_modules(remove_duplicate=False) if _weight_within(path, exclude)
+    }
 
     def can_be(layer: nn.Module) -> bool:
         if exact_type(layer).variational is None or layer in excluded or not _is_ordinary(layer):
@@ -42,7 +45,7 @@ def make_variational(
 
 
 def convert_layers(module: nn.Module, layers: Mapping[str, tuple[type[WeightPosterior], Sampling]]) -> None:
-    """Replace layers in place, by path, each with its posterior and sampling; one that is variational already stays."""
+    """Replace layers in place, by path, each with its posterior and sampling; variational layers are not replaced."""
 
     def variational(path: str, layer: Any) -> nn.Module | None:  # noqa: ANN401
         make = exact_type(layer).variational
@@ -52,15 +55,17 @@ def convert_layers(module: nn.Module, layers: Mapping[str, tuple[type[WeightPost
         return make(layer, posterior.from_weight(layer.weight), sampling).train(layer.training)
 
     _swap(module, variational)
-    _fit_fast_paths(module)
+    _set_fast_paths(module)
 
 
 def converted_layers(module: nn.Module) -> dict[str, tuple[str, Sampling]]:
     """The variational layers of a module, by path: the name of the posterior, and how it is drawn."""
-    names = {own: name for name, own in POSTERIORS.items()}
-    layers = {path: part for path, part in module.named_modules() if isinstance(part, VariationalLayer)}
+    names = {posterior: name for name, posterior in POSTERIORS.items()}
+    layers = {path: layer for path, layer in module.named_modules() if isinstance(layer, VariationalLayer)}
     return {
-        path: (names[type(own.posterior)], own.sampling) for path, own in layers.items() if type(own.posterior) in names
+        path: (names[type(layer.posterior)], layer.sampling)
+        for path, layer in layers.items()
+        if type(layer.posterior) in names
     }
 
 
@@ -73,20 +78,20 @@ def make_plain(module: nn.Module) -> nn.Module:
         return layer.to_plain().train(layer.training) if isinstance(layer, VariationalLayer) else None
 
     _swap(module, plain)
-    _fit_fast_paths(module)
+    _set_fast_paths(module)
     return module
 
 
-def _fit_fast_paths(module: nn.Module) -> None:
-    """Keep torch's one kernel for an encoder layer from reading weights past the layers that would draw them."""
-    for part in module.modules():
-        if isinstance(part, nn.TransformerEncoderLayer):
-            drawn = any(isinstance(own, VariationalLayer) for own in part.modules())
-            allow_fast_path(part, not drawn)
+def _set_fast_paths(module: nn.Module) -> None:
+    """Switch off torch's fused kernel for encoder layers that draw weights: it reads weights without calling layers."""
+    for encoder in module.modules():
+        if isinstance(encoder, nn.TransformerEncoderLayer):
+            drawn = any(isinstance(layer, VariationalLayer) for layer in encoder.modules())
+            allow_fast_path(encoder, not drawn)
 
 
 def _swap(module: nn.Module, change: Callable[[str, nn.Module], nn.Module | None]) -> None:
-    """Replace submodules, with their hooks, wherever they occur; one that occurs in several places stays one."""
+    """Replace submodules and keep their hooks; a submodule in several places is replaced by one new submodule."""
     changed: dict[nn.Module, nn.Module] = {}
     for path, layer in list(module.named_modules()):
         new = change(path, layer) if path else None
@@ -104,17 +109,17 @@ def _weight_within(path: str, names: Collection[str]) -> bool:
 
 
 def _is_ordinary(layer: nn.Module) -> bool:
-    """Whether a layer holds what its class gives it and nothing else."""
+    """Whether a layer holds only what its class gives it."""
     parameters, buffers = tensor_stores(layer)
-    own = parameters.keys() <= {"weight", "bias"} and not buffers and not child_store(layer)
-    return own and "forward" not in vars(layer)
+    is_plain = parameters.keys() <= {"weight", "bias"} and not buffers and not child_store(layer)
+    return is_plain and "forward" not in vars(layer)
 
 
 def shared_weights(module: nn.Module) -> set[int]:
     """The identities of parameters that several modules hold."""
-    seen: set[int] = set()
+    held: set[int] = set()
     shared: set[int] = set()
-    for part in module.modules():
-        for parameter in part.parameters(recurse=False):
-            (shared if id(parameter) in seen else seen).add(id(parameter))
+    for submodule in module.modules():
+        for parameter in submodule.parameters(recurse=False):
+            (shared if id(parameter) in held else held).add(id(parameter))
     return shared

@@ -1,4 +1,4 @@
-"""What every variational layer shares: an operation that is linear in its weight, and a posterior over that weight."""
+"""The parent of all variational layers: an operation that is linear in its weight, and a posterior over the weight."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from nestling.distributions import Sampling, normal_noise
 from nestling.distributions.weights import WeightPosterior
 from nestling.running.layers.stochastic import Stochastic, check_sampling
-from nestling.running.moments import Moments, graph_of_means, noted
+from nestling.running.moments import Moments, graph_of_means, register_noise
 from nestling.torch_parts import is_transformed
 
 Factors = tuple[Tensor, ...]
@@ -19,14 +19,13 @@ Factors = tuple[Tensor, ...]
 class VariationalLayer(Stochastic, ABC):
     """A layer with a posterior over its weight.
 
-    ``sampling`` is ``"local"`` (noise on the activations: the local reparameterisation, right for each output on its
-    own), ``"channel"`` (one number for all positions of a channel, with their mean variance: cheaper for convolutions,
-    and ``"local"`` for linear layers), ``"shared"`` (one weight for the whole batch) or ``"each"`` (a
-    weight for each example). The last two are joint samples over all outputs, as segmentation needs. An input without
-    a batch axis counts as one example.
-    While it carries moments (``carrying_moments``), it gives those of its outputs instead of a draw. The variance of
-    one number for all positions is worked out evenly, without gradients, as if inputs were the same at all of them,
-    where that is asked for (``sampled_as``).
+    ``sampling`` is ``"local"`` (noise on the activations: the local reparameterisation, exact for each output taken
+    alone), ``"channel"`` (one noise value per channel, with the mean variance of its positions: cheaper for
+    convolutions, and the same as ``"local"`` for linear layers), ``"shared"`` (one weight for the whole batch) or
+    ``"each"`` (one weight per example). The last two are joint samples over all outputs, as segmentation needs. An
+    input without a batch axis counts as one example.
+    Inside ``carrying_moments`` it returns the moments of its outputs instead of a draw. Inside ``sampled_as`` the
+    variance of a channel is computed without gradients, and as if inputs were the same at all positions.
     """
 
     bias: nn.Parameter | None
@@ -40,37 +39,37 @@ class VariationalLayer(Stochastic, ABC):
 
     @property
     def drawn_as(self) -> Sampling:
-        """How it draws now: by its own ``sampling``, except inside ``sampled_as``."""
-        asked = self.mode.sampling
-        return self.sampling if asked is None or self.sampling != "local" else asked
+        """How it draws now: as ``sampling`` says, except inside ``sampled_as``."""
+        sampling = self.mode.sampling
+        return self.sampling if sampling is None or self.sampling != "local" else sampling
 
     @property
     def _drawn_evenly(self) -> bool:
         return self.mode.sampling is not None and self.sampling == "local"
 
     @abstractmethod
-    def apply_weight(self, x: Tensor, weight: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
-        """The operation with a given weight; ``asked`` is what a call may ask for beside its input."""
+    def apply_weight(self, x: Tensor, weight: Tensor, bias: Tensor | None, **options: Any) -> Tensor:  # noqa: ANN401
+        """The operation with a given weight; ``options`` are the arguments of a call beside its input."""
 
     @abstractmethod
-    def apply_each(self, x: Tensor, weights: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
-        """The operation with a weight (batch, ...) for each example."""
+    def apply_each(self, x: Tensor, weights: Tensor, bias: Tensor | None, **options: Any) -> Tensor:  # noqa: ANN401
+        """The operation with one weight per example (batch, ...)."""
 
     @abstractmethod
-    def mean_variance(self, squares: Tensor, variance: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
-        """The variance of an output, for squared inputs and the weight's variance, averaged over its positions."""
+    def mean_variance(self, squares: Tensor, variance: Tensor, **options: Any) -> Tensor:  # noqa: ANN401
+        """The variance of each output, averaged over its positions, from squared inputs and the weight's variance."""
 
-    def even_variance(self, squares: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
-        """``mean_variance`` for the layer's own weight, if inputs were the same at all positions: without gradients."""
-        return self.mean_variance(squares, self._weight_variance(), **asked)
+    def even_variance(self, squares: Tensor, **options: Any) -> Tensor:  # noqa: ANN401
+        """``mean_variance`` of the layer's weight, as if inputs were the same at all positions: without gradients."""
+        return self.mean_variance(squares, self._weight_variance(), **options)
 
     @abstractmethod
     def is_batch(self, x: Tensor) -> bool:
-        """Whether an input is a batch of at least one example, rather than an example by itself."""
+        """Whether an input is a batch of at least one example, not a single example."""
 
     @abstractmethod
     def to_plain(self) -> nn.Module:
-        """The layer of torch's that has the mean as its weight."""
+        """The plain layer of torch with the posterior mean as its weight."""
 
     @property
     def weight(self) -> Tensor:
@@ -90,65 +89,66 @@ class VariationalLayer(Stochastic, ABC):
         """Apply the operation with a drawn weight, or with the mean."""
         return self.run(input)
 
-    def run(self, x: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
-        """What ``forward`` does, with what the call asked for."""
+    def run(self, x: Tensor, **options: Any) -> Tensor:  # noqa: ANN401
+        """What ``forward`` does, with the options of the call."""
         if self.mode.carries:
-            return self.carry(x, **asked)  # type: ignore[return-value]  # which the network takes for a tensor
+            return self.carry(x, **options)  # type: ignore[return-value]  # which the network takes for a tensor
         if not self.draws:
-            return self.apply_weight(x, self.posterior.mean, self.bias, **asked)
+            return self.apply_weight(x, self.posterior.mean, self.bias, **options)
         sampling = self.drawn_as
         if sampling in ("local", "channel"):
-            mean, variance = self.moments(x, **asked)
+            mean, variance = self.moments(x, **options)
             if variance.shape == mean.shape:
                 return _Noisy.apply(mean, variance, normal_noise(mean))[0]  # type: ignore[no-untyped-call,no-any-return]
             return mean + _Noisy.apply(torch.zeros_like(variance), variance, normal_noise(variance))[0]  # type: ignore[no-untyped-call,no-any-return]
         if sampling == "each" and self.is_batch(x):
-            return self.apply_each(x, self.posterior.sample((x.shape[0],)), self.bias, **asked)
-        return self.apply_weight(x, self.posterior.sample(), self.bias, **asked)
+            return self.apply_each(x, self.posterior.sample((x.shape[0],)), self.bias, **options)
+        return self.apply_weight(x, self.posterior.sample(), self.bias, **options)
 
-    def carry(self, x: Tensor | Moments, **asked: Any) -> Moments:  # noqa: ANN401
-        """The moments of the outputs for an input that is known, or known by its moments."""
-        read, spread = (x.mean_, x.variance) if isinstance(x, Moments) else (x, None)
+    def carry(self, x: Tensor | Moments, **options: Any) -> Moments:  # noqa: ANN401
+        """The moments of the outputs, for an input that is a tensor or moments."""
+        inputs, input_variance = (x.mean_, x.variance) if isinstance(x, Moments) else (x, None)
         with graph_of_means():
             bias = None if self.bias is None else self.bias.detach()
-            mean = self.apply_weight(read, self.posterior.mean.detach(), bias, **asked)
+            mean = self.apply_weight(inputs, self.posterior.mean.detach(), bias, **options)
         with torch.no_grad():
-            whole, added = self.variances(read.detach(), spread, **asked)
-            # laid out as the mean, which the factors by themselves would not be
+            whole, added = self.variances(inputs.detach(), input_variance, **options)
+            # with the memory layout of the mean, which the product of the factors would not have
             variance = whole[0].expand_as(mean) if len(whole) == 1 else torch.mul(*whole, out=torch.empty_like(mean))
-        return Moments(noted(mean, *added, in_common=self.drawn_as == "channel"), variance)
+        return Moments(register_noise(mean, *added, in_common=self.drawn_as == "channel"), variance)
 
-    def variances(self, x: Tensor, spread: Tensor | None, **asked: Any) -> tuple[Factors, Factors]:  # noqa: ANN401
-        """The variance of each output, and what the uncertainty of the weight adds to it, each as one or two factors.
+    def variances(self, x: Tensor, input_variance: Tensor | None, **options: Any) -> tuple[Factors, Factors]:  # noqa: ANN401
+        """The variance of each output, and the part that the weight's uncertainty adds, each as one or two factors.
 
-        Inputs are of a mean and a variance, each independent of the others; None for inputs that are known.
+        Inputs have a mean and a variance, independent of each other; a variance of None means that they are known.
         """
-        seconds = x.square() if spread is None else torch.addcmul(spread, x, x)
-        added = self._added_variance(seconds, **asked)
-        if spread is None:
+        seconds = x.square() if input_variance is None else torch.addcmul(input_variance, x, x)
+        added = self._added_variance(seconds, **options)
+        if input_variance is None:
             return (added,), (added,)
-        passed_on = self.apply_weight(spread, self.posterior.known("square", self.posterior.mean.square), None, **asked)
+        squared_mean = self.posterior.known("square", self.posterior.mean.square)
+        passed_on = self.apply_weight(input_variance, squared_mean, None, **options)
         return (passed_on.add_(added),), (added,)
 
-    def _added_variance(self, seconds: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
-        """What the uncertainty of the weight adds to the variance of outputs, for inputs of these second moments."""
+    def _added_variance(self, seconds: Tensor, **options: Any) -> Tensor:  # noqa: ANN401
+        """The part of the outputs' variance that the weight's uncertainty adds, from the inputs' second moments."""
         if self._drawn_evenly:
-            return self.even_variance(seconds, **asked)
+            return self.even_variance(seconds, **options)
         if self.drawn_as == "channel":
-            return self.mean_variance(seconds, self._weight_variance(), **asked)
-        return self.apply_weight(seconds, self._weight_variance(), None, **asked)
+            return self.mean_variance(seconds, self._weight_variance(), **options)
+        return self.apply_weight(seconds, self._weight_variance(), None, **options)
 
-    def moments(self, x: Tensor, **asked: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
-        """The mean and the variance of each output for a given input; one variance for positions that share it."""
-        mean = self.apply_weight(x, self.posterior.mean, self.bias, **asked)
+    def moments(self, x: Tensor, **options: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+        """The mean and variance of each output for a given input; one variance for positions that share noise."""
+        mean = self.apply_weight(x, self.posterior.mean, self.bias, **options)
         by_hand = torch.is_grad_enabled() and not is_transformed()
         if by_hand and self.drawn_as != "channel" and self.can_pull_back(x):
-            return mean, _Variance.apply(self, asked, x, self.posterior.mean, self.posterior.scale)  # type: ignore[no-untyped-call]
-        return mean, self._added_variance(x.square(), **asked)
+            return mean, _Variance.apply(self, options, x, self.posterior.mean, self.posterior.scale)  # type: ignore[no-untyped-call]
+        return mean, self._added_variance(x.square(), **options)
 
     @abstractmethod
     def can_pull_back(self, x: Tensor) -> bool:
-        """Whether ``pull_back`` knows the gradients of the operation on such an input."""
+        """Whether ``pull_back`` can compute the gradients of the operation for this input."""
 
     @abstractmethod
     def pull_back(
@@ -157,9 +157,9 @@ class VariationalLayer(Stochastic, ABC):
         x: Tensor,
         weight: Tensor,
         needed: tuple[bool, bool],
-        **asked: Any,  # noqa: ANN401
+        **options: Any,  # noqa: ANN401
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The gradients in input and weight of ``apply_weight``, those that are needed, from that of its output."""
+        """The gradients of ``apply_weight`` with respect to input and weight, if needed, from the output's gradient."""
 
     def _weight_variance(self) -> Tensor:
         posterior = self.posterior
@@ -175,27 +175,27 @@ def mean_name(path: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    """The name that a tensor has in the plain network: a mean is a weight there."""
+    """The name of a tensor in the plain network, where a mean is a weight."""
     return name.removesuffix(_MEAN) + _WEIGHT if name.endswith(_MEAN) else name
 
 
 class _Variance(torch.autograd.Function):
-    """The variance of each output for a given input, which keeps for its gradients what the mean keeps, and no more.
+    """The variance of each output for a given input; it keeps no tensors for its gradients that the mean does not keep.
 
-    The squares of the input and the variance of the weight are worked out again on the way back.
+    The backward pass computes the squares of the input and the variance of the weight again.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(layer: VariationalLayer, asked: dict[str, Any], x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    def forward(layer: VariationalLayer, options: dict[str, Any], x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
         """The operation on the squared input with the weight's variance."""
         variance, _ = layer.posterior.variance_of(mean, scale)
-        return layer.apply_weight(x.square(), variance, None, **asked)
+        return layer.apply_weight(x.square(), variance, None, **options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
-        ctx.layer, ctx.asked = inputs[:2]
+        ctx.layer, ctx.options = inputs[:2]
         ctx.save_for_backward(*inputs[2:])
 
     @staticmethod
@@ -204,8 +204,8 @@ class _Variance(torch.autograd.Function):
         x, mean, scale = ctx.saved_tensors
         variance, from_variance = ctx.layer.posterior.variance_of(mean, scale)
         needed = ctx.needs_input_grad[2], any(ctx.needs_input_grad[3:])
-        given = x.square().to(gradient.dtype), variance.to(gradient.dtype)
-        to_squares, to_variance = ctx.layer.pull_back(gradient, *given, needed, **ctx.asked)
+        squares_and_variance = x.square().to(gradient.dtype), variance.to(gradient.dtype)
+        to_squares, to_variance = ctx.layer.pull_back(gradient, *squares_and_variance, needed, **ctx.options)
         to_x = None if to_squares is None else to_squares.to(x.dtype).mul_(x).mul_(2)
         to_mean, to_scale = (None, None) if to_variance is None else from_variance(to_variance.to(mean.dtype))
         return None, None, to_x, to_mean, to_scale
@@ -214,15 +214,15 @@ class _Variance(torch.autograd.Function):
 class _Noisy(torch.autograd.Function):
     """mean + noise * root(variance), which keeps one tensor for its gradients.
 
-    A variance below the square of the precision, that of single precision for lower ones, counts as none: no noise, and
-    no gradient, which would be infinite.
+    A variance below the square of the dtype's precision (for lower precisions that of float32) counts as zero: there is
+    no noise and no gradient, which would be infinite.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(mean: Tensor, variance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The activations, and twice their slope in the variance."""
+        """The activations, and twice their derivative with respect to the variance."""
         least = min(torch.finfo(variance.dtype).eps, torch.finfo(torch.float32).eps) ** 2
         twice = noise * torch.threshold(variance, least, torch.inf).rsqrt_()
         return torch.addcmul(mean, twice, variance), twice
@@ -242,5 +242,5 @@ class _Noisy(torch.autograd.Function):
 
 
 def as_parameter(mean: Tensor) -> nn.Parameter:
-    """A mean as the weight of a plain layer: itself if it is a parameter, so that freezing and optimisers go along."""
+    """A mean as the weight of a plain layer: the same parameter if it is one, so that optimisers keep it."""
     return mean if isinstance(mean, nn.Parameter) else nn.Parameter(mean.detach(), requires_grad=mean.requires_grad)

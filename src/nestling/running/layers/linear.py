@@ -28,14 +28,14 @@ class VariationalLinear(VariationalLayer):
 
     @property
     def out_features(self) -> int:
-        """The features that the weight, cut or whole, gives."""
+        """The features that the weight, cut or whole, outputs."""
         return self.posterior.mean.shape[0]
 
     def is_batch(self, x: Tensor) -> bool:
         """Whether there is an axis before the features."""
         return x.ndim > 1
 
-    def apply_weight(self, x: Tensor, weight: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
+    def apply_weight(self, x: Tensor, weight: Tensor, bias: Tensor | None, **options: Any) -> Tensor:  # noqa: ANN401
         """The operation with a given weight."""
         return F.linear(x, weight, bias)
 
@@ -49,27 +49,27 @@ class VariationalLinear(VariationalLayer):
         x: Tensor,
         weight: Tensor,
         needed: tuple[bool, bool],
-        **asked: Any,  # noqa: ANN401
+        **options: Any,  # noqa: ANN401
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The gradients in input and weight, those that are needed."""
-        rows, read = (own.reshape(math.prod(own.shape[:-1]), own.shape[-1]) for own in (gradient, x))
+        """The gradients with respect to the input and the weight, if needed."""
+        rows, read = (tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1]) for tensor in (gradient, x))
         return gradient @ weight if needed[0] else None, rows.T @ read if needed[1] else None
 
-    def apply_each(self, x: Tensor, weights: Tensor, bias: Tensor | None, **asked: Any) -> Tensor:  # noqa: ANN401
-        """The operation with a weight for each example."""
+    def apply_each(self, x: Tensor, weights: Tensor, bias: Tensor | None, **options: Any) -> Tensor:  # noqa: ANN401
+        """The operation with one weight per example."""
         y = torch.einsum("b...i,boi->b...o", x, weights)
         return y if bias is None else y + bias
 
-    def mean_variance(self, squares: Tensor, variance: Tensor, **asked: Any) -> Tensor:  # noqa: ANN401
-        """The variance of each output by itself: axes before the features may be examples as well as positions."""
+    def mean_variance(self, squares: Tensor, variance: Tensor, **options: Any) -> Tensor:  # noqa: ANN401
+        """The variance of each output, not averaged: axes before the features may be examples as well as positions."""
         return F.linear(squares, variance)
 
     def to_plain(self) -> nn.Module:
-        """``nn.Linear`` with the mean as its weight."""
+        """``nn.Linear`` with the posterior mean as its weight."""
         mean = self.posterior.mean
-        size = {"device": mean.device, "dtype": mean.dtype}
+        placement = {"device": mean.device, "dtype": mean.dtype}
         make: Callable[..., nn.Linear] = nn.utils.skip_init
-        plain = make(nn.Linear, self.in_features, self.out_features, bias=self.bias is not None, **size)
+        plain = make(nn.Linear, self.in_features, self.out_features, bias=self.bias is not None, **placement)
         plain.weight = as_parameter(mean)
         plain.register_parameter("bias", self.bias)
         return plain

@@ -1,4 +1,4 @@
-"""What draws in a network, and how it is told to: by what holds in a thread or asyncio task, not by its attributes."""
+"""Submodules that draw, and the modes they draw in, which belong to a thread or asyncio task and not to the module."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,9 +15,9 @@ from nestling.running.twin import STANDS_FOR
 
 @dataclass(frozen=True)
 class Mode:
-    """How a stochastic part runs now, beside its attributes: whether it draws in eval mode too, or carries moments.
+    """How a stochastic submodule runs now: whether it draws in eval mode too, and whether it carries moments.
 
-    ``sampling`` is for layers whose own is "local"; None leaves them as they are.
+    ``sampling`` replaces the sampling of layers with "local" sampling; None does not.
     """
 
     draws: bool = False
@@ -27,69 +27,69 @@ class Mode:
 
 _ORDINARY = Mode()
 _modes: ContextVar[Mapping[int, Mode]] = ContextVar("modes", default={})  # noqa: B039  # never written to
-"""The modes that are not ordinary in this thread or task, by the identity of the part."""
+"""The modes that are not ordinary in this thread or task, by the identity of the submodule."""
 
 
 class Stochastic(nn.Module):
-    """A part of a network that draws in train mode and takes means in eval mode, unless ``noisy`` says otherwise."""
+    """A submodule that draws in train mode and takes means in eval mode, unless ``noisy`` is set."""
 
     noisy: bool | None = None
 
     @property
     def mode(self) -> Mode:
-        """How it runs now."""
+        """The mode in which it runs now."""
         return _modes.get().get(_identity(self), _ORDINARY)
 
     @property
     def draws(self) -> bool:
-        """Whether it draws now: inside ``drawing``, and in train mode unless ``noisy`` has been set."""
+        """Whether it draws now: inside ``drawing``, and as ``noisy`` says or, if that is None, in train mode."""
         return self.mode.draws or (self.training if self.noisy is None else self.noisy)
 
 
 @contextmanager
 def drawing(module: nn.Module) -> Iterator[nn.Module]:
-    """Draw whatever a module can draw inside the block, in eval mode too: weights and gates."""
-    with _changed(module, draws=True):
+    """Inside the ``with`` statement draw weights and gates in eval mode too."""
+    with _in_changed_mode(module, draws=True):
         yield module
 
 
 @contextmanager
 def sampled_as(module: nn.Module, sampling: Sampling) -> Iterator[None]:
-    """Let layers whose examples draw noise of their own draw as is said inside the block, evenly; others stay."""
-    with _changed(module, sampling=sampling):
+    """Inside the ``with`` statement layers with "local" sampling draw in this way, with even variances."""
+    with _in_changed_mode(module, sampling=sampling):
         yield
 
 
 @contextmanager
 def carrying_moments(module: nn.Module, draws: int, size: int) -> Iterator[Carrying]:
-    """Let variational layers give moments inside the block, for a batch of a size.
+    """Inside the ``with`` statement variational layers return moments, for a batch of this size.
 
-    An operation that can't take them gets so many draws.
+    An operation without a rule for moments gets this many draws.
     """
-    with _changed(module, carries=True), carrying(Carrying(draws, size)) as now:
-        yield now
+    with _in_changed_mode(module, carries=True), carrying(Carrying(draws, size)) as settings:
+        yield settings
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Refuse a way of drawing weights that there is not."""
+    """Refuse an unknown way of drawing weights."""
     if sampling not in SAMPLINGS:
         raise ArgumentError("sampling", repr(sampling), f"one of {', '.join(SAMPLINGS)}", "'local' trains best.")
 
 
 @contextmanager
-def _changed(module: nn.Module, **changes: bool | Sampling) -> Iterator[None]:
-    """Run the stochastic parts of a module in another mode inside the block."""
-    now = _modes.get()
-    parts = (part for part in module.modules() if isinstance(part, Stochastic))
-    changed = {own: replace(now.get(own, _ORDINARY), **changes) for own in map(_identity, parts)}  # type: ignore[arg-type]
-    token = _modes.set({**now, **changed})
+def _in_changed_mode(module: nn.Module, **changes: bool | Sampling) -> Iterator[None]:
+    """Inside the ``with`` statement run the stochastic submodules of a module in another mode."""
+    modes = _modes.get()
+    identities = [_identity(submodule) for submodule in module.modules() if isinstance(submodule, Stochastic)]
+    changed = {key: replace(modes.get(key, _ORDINARY), **changes) for key in identities}  # type: ignore[arg-type]
+    token = _modes.set({**modes, **changed})
     try:
         yield
     finally:
         _modes.reset(token)
 
 
-def _identity(part: nn.Module) -> int:
-    """What a part is known by: a twin's by the identity of the part that it stands for."""
-    identity: int = vars(part).get(STANDS_FOR, id(part))
+def _identity(submodule: nn.Module) -> int:
+    """The identity of a submodule; in a twin, the identity of the submodule that it stands for."""
+    identity: int = vars(submodule).get(STANDS_FOR, id(submodule))
     return identity

@@ -1,4 +1,4 @@
-"""The registry of layers: for each type of torch's (or yours) all that the library knows of it."""
+"""The registry of layers: all that the library knows about each layer type of torch (or a user)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,52 +18,53 @@ Sizes = dict[str, Any]
 
 @dataclass(frozen=True)
 class LayerType:
-    """What a type of layers is, for whoever cuts, quantises, gates or folds it, or gives it a posterior.
+    """How layers of a type are cut, quantised, gated and folded, and given a posterior.
 
-    Its code is known for the type itself alone (``variational``, ``reads``), the rest for its subclasses too.
+    ``variational`` and ``reads`` depend on the code of a layer: they hold for the type alone. The other fields hold for
+    its subclasses too.
     """
 
     sizes: Callable[[Any, Tensors], Sizes] = lambda layer, tensors: {}
-    """The size attributes of a layer with some tensors in place of its own."""
+    """The size attributes of a layer, given other tensors for it."""
     computes_with: tuple[str, ...] = ()
-    """Those that it computes with, rather than only prints: counts of groups."""
+    """The size attributes that the layer computes with, such as counts of groups; the others are only printed."""
     variational: Callable[[Any, WeightPosterior, Sampling], VariationalLayer] | None = None
-    """Makes the layer with a posterior over its weight."""
+    """Makes the variational layer from a plain layer and a posterior."""
     reads: tuple[int, int] | None = None
-    """The axis of the weight that reads, and that of the input which it reads along: its input can be gated."""
+    """The axis of the weight that reads the input, and the axis of the input that is read; such inputs can be gated."""
     is_quantised: bool = False
     """Whether nested bits quantise its weight."""
     is_folded: bool = False
-    """Whether an input that is constant can go into its bias, where it does not look past edges."""
+    """Whether constant inputs can be folded into its bias, if nothing is padded."""
     is_norm: bool = False
-    """Whether it undoes a change of its input's scale."""
+    """Whether its output does not depend on the scale of its input."""
 
 
 def layer_type(layer: nn.Module) -> LayerType:
-    """What is known of a layer by its class, or the nearest class above that is known."""
-    return next((LAYERS[own] for own in type(layer).__mro__ if own in LAYERS), _UNKNOWN)
+    """The registered type of a layer: that of its class, or of the nearest registered parent class."""
+    return next((LAYERS[kind] for kind in type(layer).__mro__ if kind in LAYERS), _UNKNOWN)
 
 
 def exact_type(layer: nn.Module) -> LayerType:
-    """What is known of a layer whose code is that of its class; nothing for a subclass, which may do something else."""
+    """The registered type of a layer's class, without its parent classes: a subclass may run other code."""
     return LAYERS.get(type(layer), _UNKNOWN)
 
 
 def _convolution_sizes(layer: Any, tensors: Tensors) -> Sizes:  # noqa: ANN401
-    new = tensors.get("weight")
-    if new is None:
+    weight = tensors.get("weight")
+    if weight is None:
         return {}
     transposed = isinstance(layer, ConvTransposeNd)
     full = layer.in_channels if transposed else layer.out_channels
-    groups = layer.groups * new.shape[0] // full if layer.groups > 1 else 1
+    groups = layer.groups * weight.shape[0] // full if layer.groups > 1 else 1
     if transposed:
-        return {"groups": groups, "in_channels": new.shape[0], "out_channels": new.shape[1] * groups}
-    return {"groups": groups, "in_channels": new.shape[1] * groups, "out_channels": new.shape[0]}
+        return {"groups": groups, "in_channels": weight.shape[0], "out_channels": weight.shape[1] * groups}
+    return {"groups": groups, "in_channels": weight.shape[1] * groups, "out_channels": weight.shape[0]}
 
 
 def _batch_norm_sizes(layer: Any, tensors: Tensors) -> Sizes:  # noqa: ANN401
-    known = [tensors.get(name) for name in ("weight", "running_mean")]
-    return next(({"num_features": t.shape[0]} for t in known if t is not None), {})
+    candidates = [tensors.get(name) for name in ("weight", "running_mean")]
+    return next(({"num_features": tensor.shape[0]} for tensor in candidates if tensor is not None), {})
 
 
 def _group_norm_sizes(layer: Any, tensors: Tensors) -> Sizes:  # noqa: ANN401
@@ -80,7 +81,7 @@ def _layer_norm_sizes(layer: Any, tensors: Tensors) -> Sizes:  # noqa: ANN401
 
 
 def sizes_of_weight(*names: str) -> Callable[[Any, Tensors], Sizes]:
-    """Attributes that are the sizes of the weight, from its first axis on."""
+    """A function for attributes that are the sizes of the weight, from its first axis on."""
 
     def sizes(layer: Any, tensors: Tensors) -> Sizes:  # noqa: ANN401
         weight = tensors.get("weight")
@@ -89,14 +90,14 @@ def sizes_of_weight(*names: str) -> Callable[[Any, Tensors], Sizes]:
     return sizes
 
 
-def _convolution_type(own: "type[convolution.VariationalConvolution]") -> LayerType:
+def _convolution_type(convolution_class: "type[convolution.VariationalConvolution]") -> LayerType:
     return LayerType(
         _convolution_sizes,
         ("groups",),
-        own.from_plain,
-        reads=(0 if own.transposed else 1, 1),
+        convolution_class.from_plain,
+        reads=(0 if convolution_class.transposed else 1, 1),
         is_quantised=True,
-        is_folded=not own.transposed,
+        is_folded=not convolution_class.transposed,
     )
 
 
@@ -123,4 +124,4 @@ LAYERS: dict[type[nn.Module], LayerType] = {
     nn.Embedding: LayerType(sizes_of_weight("num_embeddings", "embedding_dim")),
     nn.PReLU: LayerType(sizes_of_weight("num_parameters")),
 }
-"""Every type of layers that is more to the library than its operations, which the rules of the graph know."""
+"""Every layer type for which the rules of the graph, which know only operations, are not enough."""

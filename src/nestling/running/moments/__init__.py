@@ -1,12 +1,13 @@
-"""Means and variances carried through a network, each element as a Gaussian that is independent of others.
+"""Means and variances carried through a network, each element as a Gaussian, independent of the others.
 
-A layer with a posterior gives ``Moments`` instead of a draw; to the code of a network they are a tensor, and a rule for
-each operation says what becomes of them. An operation without a rule gets draws, one copy of the batch for each. At the
-end a pass back along one direction of the outputs says what independence has left out of their variances.
+A layer with a posterior returns ``Moments`` instead of a draw. The code of a network treats them as a tensor, and a
+rule per operation computes the moments of its result. An operation without a rule gets draws: one copy of the batch per
+draw. At the end a backward pass along one direction of the outputs corrects their variances for the dependence that the
+rules leave out.
 """
 
 from nestling.running.moments import pooling, rules
-from nestling.running.moments.moments import Carrying, Moments, carrying, noted
+from nestling.running.moments.moments import Carrying, Moments, carrying, register_noise
 from nestling.running.moments.sources import Direction, graph_of_means
 
-__all__ = ["Carrying", "Direction", "Moments", "carrying", "graph_of_means", "noted", "pooling", "rules"]
+__all__ = ["Carrying", "Direction", "Moments", "carrying", "graph_of_means", "pooling", "register_noise", "rules"]

@@ -1,6 +1,6 @@
-"""The mean and the variance of each element of a tensor, which the code of a network takes for one.
+"""The mean and variance of each element of a tensor, which the code of a network treats as a tensor.
 
-Means know how they follow from each other: autograd's graph is built for them, and for nothing else.
+Autograd's graph is built for the means, and for nothing else.
 """
 
 import warnings
@@ -29,15 +29,15 @@ from nestling.torch_parts import pytree
 Rule = Callable[..., Any]
 _F = TypeVar("_F", bound=Rule)
 RULES: dict[Any, Rule] = {}
-"""What becomes of moments, by the operation."""
-_ASKED = ("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "ndimension")
+"""The rule for moments of each operation."""
+_PROPERTIES = ("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "ndimension")
 """Methods of a tensor that do not depend on its values."""
-_TURNED = ("T", "mT", "H", "mH")
-"""Attributes of a tensor that have its elements in another order."""
-_OF_ITS_OWN = 0.85
-"""The share, of the logarithm of a factor that variances lack, by which each element's own is multiplied."""
+_TRANSPOSED = ("T", "mT", "H", "mH")
+"""Attributes of a tensor with its axes in another order."""
+_INDEPENDENT_SHARE = 0.85
+"""A factor that variances lack goes, to this power, to each element's noise alone; the rest to noise in common."""
 _MANY_PAIRS = 32
-"""Pairs of draws from which on they are given the variance that they should have, and still look like Gaussian ones."""
+"""From this many pairs on, draws are scaled to their exact variance; they still look Gaussian then."""
 _SAME = "pow rpow rtruediv rsub floordiv mod matmul rmatmul abs gt ge lt le".split()
 _OPERATORS: dict[str, Any] = {f"__{name}__": getattr(Tensor, f"__{name}__") for name in _SAME} | {
     "__add__": Tensor.add,
@@ -52,16 +52,15 @@ _OPERATORS: dict[str, Any] = {f"__{name}__": getattr(Tensor, f"__{name}__") for 
     "__rmul__": Tensor.mul,
     "__imul__": Tensor.mul_,
 }
-"""What an operator is another name of."""
+"""The method that each operator stands for."""
 
 
 class Moments:
-    """The mean and the variance of each element of a tensor.
+    """The mean and variance of each element of a tensor.
 
-    Of ``rectified`` elements those before a ReLU are given: it is applied when somebody asks for what comes after it,
-    since the largest of some elements may as well be found before, which leaves fewer of them. ``positive`` ones have
-    been through a ReLU. Outputs may have noise ``together`` beside the variance that each has of its own: one number an
-    example, which moves each of them by so much.
+    ``rectified`` moments are stored before a ReLU, which is applied when they are read. So max pooling can come first,
+    which leaves fewer elements for the ReLU. ``positive`` moments have been through a ReLU. Outputs may have noise
+    ``together``, beside the variance of each: one noise value per example moves each output by this much.
     """
 
     def __init__(
@@ -87,18 +86,20 @@ class Moments:
         return self._mean, self._variance
 
     def draws(self, number: int) -> Tensor:
-        """Draws of all elements (number * batch, ...), one copy of the batch after the other.
+        """Draws of all elements (number * batch, ...): one copy of the batch per draw, in turn.
 
-        The second half has the noise of the first with the other sign, so that means come out as they are; so do
-        variances, if there are many.
+        The second half has the noise of the first half with the opposite sign, so that means are exact; with many draws
+        variances are exact too.
         """
         copies = [1] * (self._mean.ndim - 1)
-        mean, std = (own.repeat(number, *copies) for own in (self._mean.detach(), self._variance.clamp_min(0).sqrt()))
-        drawn = torch.addcmul(mean, std, _in_pairs(self._mean.detach(), number))
+        mean, std = (
+            moment.repeat(number, *copies) for moment in (self._mean.detach(), self._variance.clamp_min(0).sqrt())
+        )
+        sampled = torch.addcmul(mean, std, _in_pairs(self._mean.detach(), number))
         if self.together is not None:
             in_common = _in_pairs(self.together.new_empty(len(self), *copies), number)
-            drawn.addcmul_(self.together.repeat(number, *copies), in_common)
-        return drawn.relu_() if self.rectified else drawn
+            sampled.addcmul_(self.together.repeat(number, *copies), in_common)
+        return sampled.relu_() if self.rectified else sampled
 
     @classmethod
     def __torch_function__(
@@ -108,27 +109,27 @@ class Moments:
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        """Apply the rule of an operation, or draw."""
+        """Apply the rule of an operation; without a rule, run it on draws."""
         named = dict(kwargs or {})
         in_inference_mode = torch.is_inference_mode_enabled()
         with graph_of_means():
             if in_inference_mode:
                 args, named = pytree.tree_map_only(Tensor, Tensor.clone, (args, named))
-            result = RULES[func](*args, **named) if func in RULES else drawn(func, args, named)
+            result = RULES[func](*args, **named) if func in RULES else run_on_draws(func, args, named)
         if isinstance(result, Moments) and isinstance(args[0], Moments) and _is_in_place(func, named):
             args[0]._become(result)
             return args[0]
         return result
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        """A method of a tensor, or what does not depend on the values."""
+        """A method of a tensor, or a property that does not depend on its values."""
         method = getattr(Tensor, name)  # an AttributeError names what is missing
         if name == "data":
             return self
-        if name in _TURNED:
+        if name in _TRANSPOSED:
             with graph_of_means():
                 return Moments(getattr(self.mean_, name), getattr(self.variance, name))
-        if name in _ASKED or not callable(method):
+        if name in _PROPERTIES or not callable(method):
             return getattr(self._mean, name)
         return lambda *args, **kwargs: Moments.__torch_function__(method, (Moments,), (self, *args), kwargs)
 
@@ -142,37 +143,37 @@ class Moments:
             return Moments(self.mean_[index], self.variance[index])
 
     def along(self, direction: Direction) -> "Moments":
-        """The same means, with noise that agrees along a direction with all there was on the way.
+        """The same means, with variances corrected to agree with all noise sources along a direction.
 
-        It lacks a factor. Outputs have part of it each for itself, and the rest together, in the direction in which a
-        Gaussian of such variances goes if its sum along the first moves. All examples have one factor, and each output
-        all of it, if signs are random, since the sum of one example says little then, or if it can't be told which
-        noise is whose.
+        The variance along the direction lacks a factor. Part of the factor goes to the noise of each output alone. The
+        rest becomes noise in common, in the direction in which a Gaussian with these variances moves if its sum along
+        the given direction moves. If signs are random, the sum of one example says little; then, and if noise can't be
+        told apart by example, all examples share one factor, and all of it goes to the noise of each output.
         """
         mean, weights = self.mean_, direction.weights
-        if not mean.requires_grad:  # nothing is known of where its noise comes from
+        if not mean.requires_grad:  # no noise source is known
             return self
-        along = variance_along(mean, weights, carried().sources)
+        along = variance_along(mean, weights, current_pass().sources)
         alone = weighed(weights.square(), self.variance)
         by_example = not direction.random and along.shape == alone.shape
         if not by_example:
             along, alone = along.sum(0, keepdim=True), alone.sum(0, keepdim=True)
         divisor = alone.clamp_min(torch.finfo(alone.dtype).tiny)
         factor = torch.where(alone > 0, along / divisor, 1.0)
-        own = torch.where(factor > 1, factor**_OF_ITS_OWN, factor) if by_example else factor
+        own_factor = torch.where(factor > 1, factor**_INDEPENDENT_SHARE, factor) if by_example else factor
         shape = (-1, *[1] * (mean.ndim - 1))
-        rest = ((factor - own) * alone).clamp_min(0).sqrt() / divisor
-        together = self.variance * weights * rest.view(shape) if by_example else None
-        return Moments(mean.detach(), self.variance * own.view(shape), together=together)
+        in_common = ((factor - own_factor) * alone).clamp_min(0).sqrt() / divisor
+        together = self.variance * weights * in_common.view(shape) if by_example else None
+        return Moments(mean.detach(), self.variance * own_factor.view(shape), together=together)
 
     def settle(self) -> None:
-        """Apply a ReLU that was put off."""
+        """Apply a ReLU that was postponed."""
         if not self.rectified:
             return
         with torch.no_grad():
-            value, variance, rest, slope = joined(in_pieces(_rectified, self._mean, self._variance))
+            value, variance, added, slope = joined(in_pieces(_rectified, self._mean, self._variance))
         with graph_of_means():
-            self._mean = noted(sloped(self._mean, value, slope), rest)
+            self._mean = register_noise(sloped(self._mean, value, slope), added)
         self._variance, self.rectified = variance, False
 
     def _become(self, other: "Moments") -> None:
@@ -181,7 +182,7 @@ class Moments:
 
 
 def _in_pairs(like: Tensor, number: int) -> Tensor:
-    """(number * batch, ...): noise for some copies of a batch, the second half with the other sign."""
+    """(number * batch, ...): noise for copies of a batch, the second half with the opposite sign."""
     half = (number + 1) // 2
     noise = normal_noise(like.repeat(half, *[1] * (like.ndim - 1)))
     if half >= _MANY_PAIRS:
@@ -191,7 +192,7 @@ def _in_pairs(like: Tensor, number: int) -> Tensor:
 
 
 def _operator(function: Any) -> Callable[..., Any]:  # noqa: ANN401
-    return lambda own, *args: Moments.__torch_function__(function, (Moments,), (own, *args))
+    return lambda moments, *args: Moments.__torch_function__(function, (Moments,), (moments, *args))
 
 
 for _name, _function in _OPERATORS.items():
@@ -200,9 +201,9 @@ for _name, _function in _OPERATORS.items():
 
 @dataclass
 class Carrying:
-    """How a pass over a batch of a size is made: the draws of an operation without a rule, and if it came to that.
+    """How a pass of moments runs: the number of draws for an operation without a rule, and whether there was one.
 
-    ``sources`` are where noise has come in so far.
+    ``size`` is that of the batch, and ``sources`` are the noise sources so far.
     """
 
     number: int
@@ -211,7 +212,7 @@ class Carrying:
     sources: list[NoiseSource] = field(default_factory=list)
 
     def copies_of(self, value: Moments) -> int:
-        """How many draws of a value make as many as there are of others: one of what depends on draws already."""
+        """How many draws of a value are needed to match the others: one if the value depends on draws already."""
         return 1 if self.drawn and len(value) % max(self.number * self.size, 1) == 0 else self.number
 
 
@@ -219,38 +220,38 @@ _carrying: ContextVar[Carrying | None] = ContextVar("carrying", default=None)
 
 
 @contextmanager
-def carrying(now: Carrying) -> Iterator[Carrying]:
-    """Carry moments in this way inside the block."""
-    token = _carrying.set(now)
+def carrying(settings: Carrying) -> Iterator[Carrying]:
+    """Inside the ``with`` statement moments are carried in this way."""
+    token = _carrying.set(settings)
     try:
-        yield now
+        yield settings
     finally:
         _carrying.reset(token)
 
 
-def carried() -> Carrying:
-    """The way in which moments are carried now."""
+def current_pass() -> Carrying:
+    """How moments are carried now."""
     return _carrying.get() or Carrying(1)
 
 
-def noted(mean: Tensor, *factors: Tensor, in_common: bool = False) -> Tensor:
-    """A mean whose elements have noise of their own, of a variance that is the product of its factors."""
+def register_noise(mean: Tensor, *factors: Tensor, in_common: bool = False) -> Tensor:
+    """Register noise of the elements of a mean, whose variance is the product of the factors; returns the mean."""
     mean = mean if mean.requires_grad else mean.requires_grad_()
-    carried().sources.append(NoiseSource(mean, factors, in_common))
+    current_pass().sources.append(NoiseSource(mean, factors, in_common))
     return mean
 
 
 @torch.no_grad()
-def drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    """What an operation gives for draws of what it is given, and for as many copies of what goes along with it."""
-    now = carried()
+def run_on_draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    """Run an operation on draws of its moments, and on as many copies of its other arguments."""
+    settings = current_pass()
     name = getattr(func, "__name__", str(func))
-    message = f"{name} has no rule for means and variances: from there on {now.number} draws are made."
+    message = f"{name} has no rule for means and variances: from there on {settings.number} draws are made."
     warnings.warn(message, stacklevel=4)
     is_leaf: Any = lambda value: isinstance(value, Moments)  # noqa: E731
     leaves = pytree.tree_leaves((args, kwargs), is_leaf=is_leaf)
-    copies = {(own.ndim, len(own)): now.copies_of(own) for own in leaves if isinstance(own, Moments)}
-    now.drawn = True
+    copies = {(value.ndim, len(value)): settings.copies_of(value) for value in leaves if isinstance(value, Moments)}
+    settings.drawn = True
 
     def draw(value: Any) -> Any:  # noqa: ANN401
         if isinstance(value, Moments):
@@ -259,23 +260,23 @@ def drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # n
             return value.repeat(copies[value.ndim, len(value)], *[1] * (value.ndim - 1))
         return value
 
-    given, named = pytree.tree_map(draw, (args, kwargs), is_leaf=is_leaf)
-    return func(*given, **named)
+    samples, named = pytree.tree_map(draw, (args, kwargs), is_leaf=is_leaf)
+    return func(*samples, **named)
 
 
 def rule(*functions: Any) -> Callable[[_F], _F]:  # noqa: ANN401
-    """Make a function the rule of some operations."""
+    """A decorator that makes a function the rule of some operations."""
 
-    def register(own: _F) -> _F:
-        RULES.update(dict.fromkeys(functions, own))
-        return own
+    def register(function: _F) -> _F:
+        RULES.update(dict.fromkeys(functions, function))
+        return function
 
     return register
 
 
 def _rectified(mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
-    found = rectified(mean, variance)
-    return found.mean, found.variance, found.left_over([variance]), *found.slopes
+    moments = rectified(mean, variance)
+    return moments.mean, moments.variance, moments.left_over([variance]), *moments.slopes
 
 
 def _is_in_place(func: Any, kwargs: Mapping[str, Any]) -> bool:  # noqa: ANN401

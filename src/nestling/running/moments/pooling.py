@@ -1,4 +1,4 @@
-"""The rules of pooling: averages, and the largest of a window."""
+"""The rules of pooling: the average and the largest of a window."""
 
 import math
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nestling.distributions import largest
-from nestling.running.moments.moments import RULES, Moments, Rule, drawn, noted, rule
+from nestling.running.moments.moments import RULES, Moments, Rule, register_noise, rule, run_on_draws
 from nestling.running.moments.sources import in_pieces, joined
 
 
 def _averaging(function: Any, rank: int) -> Rule:  # noqa: ANN401
-    """An average over windows, each of the same number of elements."""
+    """The rule of an average over windows with the same number of elements each."""
 
     def of(
         input: Moments,
@@ -30,10 +30,10 @@ def _averaging(function: Any, rank: int) -> Rule:  # noqa: ANN401
         padded = any(padding) if isinstance(padding, Sequence) else bool(padding)
         if ceil_mode or divisor_override is not None or (padded and not count_include_pad):
             more = {} if divisor_override is None else {"divisor_override": divisor_override}
-            return drawn(function, (input, kernel_size), options | more)
+            return run_on_draws(function, (input, kernel_size), options | more)
         sizes = list(kernel_size) if isinstance(kernel_size, Sequence) else [kernel_size]
         number = math.prod(sizes * (rank if len(sizes) == 1 else 1))
-        mean, variance = (function(own, kernel_size, **options) for own in (input.mean_, input.variance))
+        mean, variance = (function(moment, kernel_size, **options) for moment in (input.mean_, input.variance))
         return Moments(mean, variance / number)
 
     return of
@@ -45,9 +45,9 @@ def _adaptive_average(input: Moments, output_size: Any) -> Any:  # noqa: ANN401
     function = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}[rank]
     sizes = output_size if isinstance(output_size, Sequence) else [output_size] * rank
     spaces = input.mean_.shape[2:]
-    wanted = [own if size is None else size for own, size in zip(spaces, sizes, strict=True)]
-    if any(own % size for own, size in zip(spaces, wanted, strict=True)):
-        return drawn(function, (input, output_size), {})
+    wanted = [space if size is None else size for space, size in zip(spaces, sizes, strict=True)]
+    if any(space % size for space, size in zip(spaces, wanted, strict=True)):
+        return run_on_draws(function, (input, output_size), {})
     number = math.prod(spaces) / math.prod(wanted)
     return Moments(function(input.mean_, output_size), function(input.variance, output_size) / number)
 
@@ -66,13 +66,13 @@ def _max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:  # noqa: ANN401
-    """The largest of a window."""
+    """The largest element of each window."""
     (height, width), (down, right) = _two(kernel_size), _two(kernel_size if stride in (None, []) else stride)
     rows, columns = input.shape[-2:]
     even = rows >= height and columns >= width and not (ceil_mode or return_indices)
     if not even or _two(padding) != (0, 0) or _two(dilation) != (1, 1):
         arguments = (input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-        return drawn(F.max_pool2d, arguments, {})
+        return run_on_draws(F.max_pool2d, arguments, {})
     last_row, last_column = (rows - height) // down * down, (columns - width) // right * right
     places: list[_Place] = [
         (..., slice(row, row + last_row + 1, down), slice(column, column + last_column + 1, right))
@@ -81,22 +81,22 @@ def _max_pool2d(
     ]
 
     def pool(mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
-        found = largest([(mean[place], variance[place]) for place in places])
-        return found.mean, found.variance, found.left_over([variance[place] for place in places]), *found.slopes
+        maxima = largest([(mean[place], variance[place]) for place in places])
+        return maxima.mean, maxima.variance, maxima.left_over([variance[place] for place in places]), *maxima.slopes
 
-    before = input.before()[0]
+    mean_before = input.before()[0]
     with torch.no_grad():
-        value, variance, rest, *slopes = joined(in_pieces(pool, *input.before()))
+        value, variance, added, *slopes = joined(in_pieces(pool, *input.before()))
     tiled = (height, width, rows % height, columns % width) == (down, right, 0, 0)
-    mean: Tensor = _Chosen.apply(before, value, places, tiled, *slopes)  # type: ignore[no-untyped-call]
-    return Moments(noted(mean, rest), variance, rectified=input.rectified)
+    mean: Tensor = _Chosen.apply(mean_before, value, places, tiled, *slopes)  # type: ignore[no-untyped-call]
+    return Moments(register_noise(mean, added), variance, rectified=input.rectified)
 
 
 _Place = tuple[Any, slice, slice]
 
 
 class _Chosen(torch.autograd.Function):
-    """A value that has a slope in each of some places of a mean."""
+    """A value with a given derivative with respect to each of some places of a mean."""
 
     @staticmethod
     def forward(
@@ -114,13 +114,13 @@ class _Chosen(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        found = (torch.empty_like if ctx.tiled else torch.zeros_like)(ctx.like, device=gradient.device)
+        mean_gradient = (torch.empty_like if ctx.tiled else torch.zeros_like)(ctx.like, device=gradient.device)
         for place, slope in zip(ctx.places, ctx.saved_tensors, strict=True):
-            if ctx.tiled:  # every element is of one window
-                torch.mul(gradient, slope, out=found[place])
+            if ctx.tiled:  # every element is in one window
+                torch.mul(gradient, slope, out=mean_gradient[place])
             else:
-                found[place].addcmul_(gradient, slope)
-        return found, None, None, None, *[None] * len(ctx.saved_tensors)
+                mean_gradient[place].addcmul_(gradient, slope)
+        return mean_gradient, None, None, None, *[None] * len(ctx.saved_tensors)
 
 
 def _two(size: Any) -> tuple[int, int]:  # noqa: ANN401

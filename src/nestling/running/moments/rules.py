@@ -1,4 +1,4 @@
-"""The rules of layers, norms, functions of single elements, and whatever moves elements or adds them up."""
+"""The rules of layers, norms, elementwise functions, sums, and operations that only move elements."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nestling.distributions import Sloped
-from nestling.running.moments.moments import RULES, Moments, Rule, carried, drawn, noted, rule
+from nestling.running.moments.moments import RULES, Moments, Rule, current_pass, register_noise, rule, run_on_draws
 from nestling.running.moments.sources import sloped
 
-_SHAPED = """
+_MOVING = """
     flatten reshape view squeeze unsqueeze permute transpose contiguous narrow select chunk split unflatten expand clone
     to float double movedim flip roll unbind
 """.split()
@@ -21,12 +21,12 @@ _POINTWISE: tuple[Callable[..., Tensor], ...] = (
     *(F.gelu, F.silu, F.mish, F.elu, F.selu, F.celu, F.leaky_relu, F.softplus, F.hardswish, F.hardsigmoid, F.hardtanh),
     *(F.relu6, F.logsigmoid, F.softsign, F.tanhshrink, torch.tanh, torch.sigmoid, torch.exp, torch.abs, torch.square),
 )
-"""Functions of single elements, whose moments are found by quadrature."""
+"""Elementwise functions, whose moments are computed by quadrature."""
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(10)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 """Gauss-Hermite for the standard normal distribution: exact for polynomials up to degree 19."""
-_LEAST_SPREAD = 1e-3
-"""Of an element beside its size, at which a function is looked at: a slope is a difference over it."""
+_LEAST_STD = 1e-3
+"""The least standard deviation, relative to an element's size, used by quadrature: the derivative divides by it."""
 
 
 def _moving(function: Any) -> Rule:  # noqa: ANN401
@@ -42,30 +42,30 @@ def _moving(function: Any) -> Rule:  # noqa: ANN401
 
 
 def _by_quadrature(function: Callable[..., Tensor]) -> Rule:
-    """The rule of a function of single elements."""
+    """The rule of an elementwise function."""
 
     def of(x: Moments, *args: Any, **kwargs: Any) -> Moments:  # noqa: ANN401
         kwargs.pop("inplace", None)
-        known, spread = x.mean_.detach(), x.variance
-        std = torch.maximum(spread.clamp_min(0).sqrt(), known.abs().add_(1).mul_(_LEAST_SPREAD))
+        centre, input_variance = x.mean_.detach(), x.variance
+        std = torch.maximum(input_variance.clamp_min(0).sqrt(), centre.abs().add_(1).mul_(_LEAST_STD))
         mean, square, slope = torch.zeros_like(std), torch.zeros_like(std), torch.zeros_like(std)
         for node, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
-            value = function(torch.add(known, std, alpha=node), *args, **kwargs)
+            value = function(torch.add(centre, std, alpha=node), *args, **kwargs)
             mean.add_(value, alpha=weight)
             square.addcmul_(value, value, value=weight)
             slope.add_(value, alpha=weight * node)  # E f'(x) = E f(x) (x - mean) / variance
-        variance = square.sub_(mean.square()).clamp_min_(0) * (spread / std.square())
-        rest = Sloped(mean, variance, [slope.div_(std)]).left_over([spread])
-        return Moments(noted(sloped(x.mean_, mean, slope), rest), variance)
+        variance = square.sub_(mean.square()).clamp_min_(0) * (input_variance / std.square())
+        added = Sloped(mean, variance, [slope.div_(std)]).left_over([input_variance])
+        return Moments(register_noise(sloped(x.mean_, mean, slope), added), variance)
 
     return of
 
 
-for _name in _SHAPED:
+for _name in _MOVING:
     for _owner in (torch, Tensor):
         if hasattr(_owner, _name):
             RULES[getattr(_owner, _name)] = _moving(getattr(_owner, _name))
-RULES[Tensor.view] = _moving(Tensor.reshape)  # a variance may not lie in memory as its mean does
+RULES[Tensor.view] = _moving(Tensor.reshape)  # a variance may have another memory layout than its mean
 for _function in _POINTWISE:
     RULES[_function] = _by_quadrature(_function)
     for _same in (getattr(Tensor, _function.__name__, None), getattr(F, _function.__name__, None)):
@@ -108,7 +108,7 @@ def _batch_norm(
 ) -> Any:  # noqa: ANN401
     if training or running_mean is None or running_var is None:
         arguments = (input, running_mean, running_var, weight, bias, training, momentum, eps)
-        return drawn(F.batch_norm, arguments, {})
+        return run_on_draws(F.batch_norm, arguments, {})
     shape = (-1, *[1] * (input.mean_.ndim - 2))
     with torch.no_grad():
         factor = torch.rsqrt(running_var + eps) if weight is None else weight * torch.rsqrt(running_var + eps)
@@ -119,7 +119,7 @@ def _batch_norm(
 
 @rule(torch.detach, Tensor.detach, Tensor.detach_)
 def _detach(x: Moments) -> Moments:
-    return x  # no gradient of a caller's comes this way
+    return x  # gradients of callers never come here
 
 
 @rule(torch.add, Tensor.add, Tensor.add_)
@@ -136,7 +136,7 @@ def _sub(x: Any, other: Any, *, alpha: float = 1) -> Moments:  # noqa: ANN401
 
 
 @rule(Tensor.__rsub__)
-def _from_known(x: Moments, other: Any) -> Moments:  # noqa: ANN401
+def _subtract_from(x: Moments, other: Any) -> Moments:  # noqa: ANN401
     return _add(_negative(x), other)
 
 
@@ -150,22 +150,22 @@ def _mul(x: Any, other: Any) -> Any:  # noqa: ANN401
     if x is other:
         return RULES[torch.square](x)
     (mean, variance), (times, varied) = _pairs(x, other)
-    product, rest = mean * times, variance * varied
+    product, both = mean * times, variance * varied
     if isinstance(x, Moments) and isinstance(other, Moments):
-        product = noted(product, rest.expand_as(product))
-    return Moments(product, mean**2 * varied + times**2 * variance + rest)
+        product = register_noise(product, both.expand_as(product))
+    return Moments(product, mean**2 * varied + times**2 * variance + both)
 
 
 @rule(torch.div, Tensor.div, Tensor.div_)
 def _div(x: Any, other: Any) -> Any:  # noqa: ANN401
     if isinstance(other, Moments):
-        return drawn(torch.div, (x, other), {})
+        return run_on_draws(torch.div, (x, other), {})
     return Moments(x.mean_ / other, x.variance / other**2)
 
 
 @rule(F.log_softmax, torch.log_softmax, Tensor.log_softmax)
 def _log_softmax(input: Moments, dim: int = -1, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Moments:
-    """To first order: the slope of log p_k in a logit z_j is 1 - p_k for its own, and -p_j for the others."""
+    """To first order: the derivative of log p_k in logit z_j is 1 - p_k for j = k, and -p_j otherwise."""
     mean = torch.log_softmax(input.mean_, dim, dtype)
     with torch.no_grad():
         probs, variance = mean.exp(), input.variance.to(mean.dtype)
@@ -175,15 +175,17 @@ def _log_softmax(input: Moments, dim: int = -1, _stacklevel: int = 3, dtype: tor
 
 @rule(torch.cat)
 def _cat(tensors: Sequence[Any], dim: int = 0) -> Moments:
-    pairs = _pairs(*tensors)
-    means = [mean for mean, _ in pairs]
-    variances = [own.expand_as(mean) if isinstance(own, Tensor) else torch.zeros_like(mean) for mean, own in pairs]
-    return Moments(torch.cat(means, dim), torch.cat(variances, dim))
+    means, variances = zip(*_pairs(*tensors), strict=True)
+    expanded = [
+        variance.expand_as(mean) if isinstance(variance, Tensor) else torch.zeros_like(mean)
+        for mean, variance in zip(means, variances, strict=True)
+    ]
+    return Moments(torch.cat(means, dim), torch.cat(expanded, dim))
 
 
 @rule(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
 def _dropout(input: Moments, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: ANN401
-    return drawn(F.dropout, (input, p, training), {}) if training else input
+    return run_on_draws(F.dropout, (input, p, training), {}) if training else input
 
 
 @rule(torch.mean, Tensor.mean)
@@ -199,17 +201,17 @@ def _sum(input: Moments, dim: Any = None, keepdim: bool = False) -> Moments:  # 
 
 
 def _pairs(*values: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401
-    """The mean and the variance of moments, or of what is known, as many copies of each as the one with the most."""
-    sizes = [len(own) for own in values if isinstance(own, Moments)]
-    longest = max(len(own) for own in values if isinstance(own, Moments | Tensor) and own.ndim)
-    times = longest // min(sizes)
+    """The mean and variance of each value, with as many copies of the batch as the value with the most copies."""
+    sizes = [len(value) for value in values if isinstance(value, Moments)]
+    longest = max(len(value) for value in values if isinstance(value, Moments | Tensor) and value.ndim)
+    times, settings = longest // min(sizes), current_pass()
     pairs: list[tuple[Any, Any]] = []
-    for own in values:
-        if not isinstance(own, Moments):
-            pairs.append((own, 0.0))
-        elif carried().drawn and times == carried().number and len(own) * times == longest:  # others have draws of it
-            copies = (times, *[1] * (own.ndim - 1))
-            pairs.append((own.mean_.repeat(copies), own.variance.repeat(copies)))
+    for value in values:
+        if not isinstance(value, Moments):
+            pairs.append((value, 0.0))
+        elif settings.drawn and times == settings.number and len(value) * times == longest:  # others are draws
+            copies = (times, *[1] * (value.ndim - 1))
+            pairs.append((value.mean_.repeat(copies), value.variance.repeat(copies)))
         else:
-            pairs.append((own.mean_, own.variance))
+            pairs.append((value.mean_, value.variance))
     return pairs

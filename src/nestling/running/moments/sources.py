@@ -1,8 +1,8 @@
-"""Where noise comes into a network, and how much of it arrives along a direction of the outputs.
+"""Noise sources in a network, and how much of their variance reaches the outputs along a direction.
 
-Each element of a pass of moments has a variance as if it were independent of the others; but what one layer draws
-moves many elements of the next. To first order that dependence is in the slopes of the outputs' means: autograd gives
-those of one direction in one pass back, with every path from a source of noise to the outputs in them.
+In a pass of moments each element has a variance as if it were independent of the others. But the noise of one layer
+moves many elements of the next. To first order, that dependence is in the gradients of the outputs' means. One backward
+pass gives these gradients for one direction of the outputs, over all paths from the noise sources to the outputs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 _PIECE = 2**18
-"""Elements that are worked on at a time, so that all that is made on the way stays in the cache."""
+"""The number of elements processed at a time, so that intermediate results stay in the cache."""
 
 
 class Direction(NamedTuple):
-    """The sum of outputs that matters, by their weights; with ``random`` signs if there are several for an example."""
+    """A weighted sum of outputs; the signs are ``random`` if an example has several sums of interest."""
 
     weights: Tensor
     random: bool
@@ -27,37 +27,38 @@ class Direction(NamedTuple):
 
 @dataclass(frozen=True)
 class NoiseSource:
-    """Elements, by their means, and the variance of the noise that comes in there.
+    """Elements, given by their means, and the variance of the noise that enters there.
 
-    It is one factor, or the product of one by channel (batch, channels, 1, ...) and one by position (batch, 1, ...).
-    The noise is independent between elements, but if the factor has one entry for several that have it ``in_common``.
+    The variance is one factor, or the product of a factor per channel (batch, channels, 1, ...) and a factor per
+    position (batch, 1, ...). The noise is independent between elements, unless it is ``in_common``: then all elements
+    that share an entry of the factor share one noise value.
     """
 
     mean: Tensor
     factors: tuple[Tensor, ...]
     in_common: bool = False
 
-    def arriving(self, slope: Tensor) -> Tensor:
-        """(examples,): what of the variance arrives where the slope is that of the outputs in these elements."""
+    def arriving(self, slopes: Tensor) -> Tensor:
+        """(examples,): the variance that reaches the outputs, given the outputs' derivatives in these elements."""
         if self.in_common:
-            slope = slope.sum_to_size(self.factors[0].shape)
-        return torch.cat(in_pieces(_arriving, slope, *self.factors))
+            slopes = slopes.sum_to_size(self.factors[0].shape)
+        return torch.cat(in_pieces(_arriving, slopes, *self.factors))
 
 
 def variance_along(mean: Tensor, weights: Tensor, sources: Sequence[NoiseSource]) -> Tensor:
-    """(examples,): the variance of each example's sum of outputs times their weights, from all sources of noise.
+    """(examples,): the variance of each example's weighted sum of outputs, from all noise sources.
 
-    (1,): that of all examples together, if the first axis of some source is not that of the outputs.
+    (1,): the variance of all examples together, if the first axis of some source is not the batch axis of the outputs.
     """
-    slopes = torch.autograd.grad(mean, [own.mean for own in sources], weights, allow_unused=True)
-    arriving = [own.arriving(slope) for own, slope in zip(sources, slopes, strict=True) if slope is not None]
-    if any(len(own) != len(mean) for own in arriving):
-        arriving = [own.sum(0, keepdim=True) for own in arriving]
+    slopes = torch.autograd.grad(mean, [source.mean for source in sources], weights, allow_unused=True)
+    arriving = [source.arriving(slope) for source, slope in zip(sources, slopes, strict=True) if slope is not None]
+    if any(len(variance) != len(mean) for variance in arriving):
+        arriving = [variance.sum(0, keepdim=True) for variance in arriving]
     return torch.stack(arriving).sum(0)
 
 
 def graph_of_means() -> AbstractContextManager[None]:
-    """Let autograd follow the means inside the block, whatever the mode of the code around it."""
+    """Inside the ``with`` statement autograd follows the means, whatever the mode outside."""
     return _after_inference_mode() if torch.is_inference_mode_enabled() else torch.enable_grad()
 
 
@@ -68,21 +69,21 @@ def _after_inference_mode() -> Iterator[None]:
 
 
 def in_pieces(function: Callable[..., Any], *tensors: Tensor) -> list[Any]:
-    """What a function gives that looks at each example by itself, over a few of them at a time."""
+    """The results of a function that treats each example separately, on a few examples at a time."""
     first = tensors[0]
     if first.numel() <= _PIECE:
         return [function(*tensors)]
-    number = max(1, _PIECE * len(first) // first.numel())
-    return [function(*piece) for piece in zip(*(torch.split(own, number) for own in tensors), strict=True)]
+    piece_size = max(1, _PIECE * len(first) // first.numel())
+    return [function(*piece) for piece in zip(*(torch.split(tensor, piece_size) for tensor in tensors), strict=True)]
 
 
 def joined(pieces: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """The tensors of all pieces, each in one."""
-    return pieces[0] if len(pieces) == 1 else tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))
+    """The tensors of all pieces, joined."""
+    return pieces[0] if len(pieces) == 1 else tuple(torch.cat(tensors) for tensors in zip(*pieces, strict=True))
 
 
 def weighed(squares: Tensor, weights: Tensor) -> Tensor:
-    """(examples,): the sum over each example of some squares times their weights, in whose place the product goes."""
+    """(examples,): the weighted sum of squares of each example; the squares are overwritten."""
     product = squares.mul_(weights)
     return product.sum(tuple(range(1, product.ndim))) if product.ndim > 1 else product
 
@@ -96,7 +97,7 @@ def _arriving(slope: Tensor, *factors: Tensor) -> Tensor:
 
 
 def sloped(mean: Tensor, value: Tensor, slope: Tensor) -> Tensor:
-    """A value that has a given slope in a mean."""
+    """A value with a given derivative with respect to a mean."""
     return _Sloped.apply(mean, value, slope)  # type: ignore[no-untyped-call,no-any-return]
 
 
