@@ -42,7 +42,7 @@ def predict(
     ``by`` is one of three:
     ``"draws"``: each weight sample is drawn as the layers' sampling says.
     ``"fast_draws"``: about twice as fast. Layers with ``"local"`` sampling draw one weight per batch of more than 16
-    examples; for smaller batches they draw one noise value per channel, spaced evenly over the samples.
+    examples; for smaller batches one noise value per channel, its variance that of an input equal at all positions.
     ``"moments"``: no weight is drawn. Means and variances go through the network once, each element taken as an
     independent Gaussian. A backward pass from the log-odds of the likeliest class measures how much the noise of all
     layers moves them, and sets the variances of an example's outputs (of a batch's outputs, if an example has several
