@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nestling.distributions.gates import BetaBernoulli, DependentBetaBernoulli
 from nestling.pruning.cutting import CutOut
-from nestling.pruning.gated import Gates, gates_in, attach_gates, without_widths
+from nestling.pruning.gated import Gates, attach_gates, gates_in, without_widths
 from nestling.pruning.run_time import RunTimeGate, RunTimeReader
 from nestling.pruning.sites import Site
 from nestling.running import Nested, as_call, in_mode

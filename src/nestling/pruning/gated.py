@@ -58,8 +58,8 @@ def gates_in(nested: Nested) -> "Gates":
 class Gates(Stochastic):
     """The gates of a network, each drawn once per forward pass for all the readers of its site.
 
-    In train mode a gate multiplies by a sample. In eval mode it multiplies by its mean (by a sample inside ``drawing``),
-    and by zero where it drops a unit at the ``threshold`` (None: each gate's default), so that the network computes the
+    In train mode a gate multiplies by a sample. In eval mode it multiplies by its mean (inside ``drawing`` by a sample)
+    and, for units dropped at the ``threshold`` (None: each gate's default), by zero, so that the network computes the
     same as the pruned one.
     """
 
