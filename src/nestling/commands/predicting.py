@@ -32,9 +32,9 @@ def predict(
     names, x = read_inputs(inputs, **normalising, as_bytes=bool(about.get("as_bytes")), resize=resize)
     if run.calibration(cut) is None:
         from nestling.commands.own_data import data_of  # here, since a calibrated cut needs no training code
-        from nestling.training import prepared
+        from nestling.training import prepare_cuts
 
-        run = prepared(run, [cut], data_of(run))
+        run = prepare_cuts(run, [cut], data_of(run))
     calibration = run.calibration(cut)
     assert calibration is not None
     if calibration.thresholds and coverage not in calibration.thresholds:

@@ -21,7 +21,7 @@ from nestling.report import score_widths, widths_table
 from nestling.running import Nested, cost
 from nestling.storage import write_json
 from nestling.tables import thousands
-from nestling.training import Recipe, Run, open_run, prepared
+from nestling.training import Recipe, Run, open_run, prepare_cuts
 from nestling.training import train as run_training
 
 LITTLE_CUT = 0.9
@@ -91,7 +91,7 @@ def evaluate(
 
     with connected() as processes:
         run, loaded, ood_batches, wanted = processes.agree(prepare)
-        run = prepared(run, wanted, loaded, processes)
+        run = prepare_cuts(run, wanted, loaded, processes)
         rows = score_widths(
             run.nested,
             loaded.batches("test", BATCH),
