@@ -61,7 +61,7 @@ def test_narrower_is_smaller(shown):
 
 def test_figures_are_those_of_the_saved_network(shown):
     out, text = shown
-    data = nl.data.load("cluttered_digits", hold_out=demo.STRANGE)
+    data = nl.data.load("cluttered_digits", hold_out=demo.HELD_OUT)
     strange = data.batches("held_out", 500)
     scores = nl.evaluate(nl.load(out), data.batches("test", 500), cut=list(WIDTHS), ood=strange)
     for row, own in zip(rows_of(text)[1:], scores, strict=True):

@@ -33,7 +33,7 @@ from nestling.search.costs import COSTS, CostType
 from nestling.search.options import CostName, StrategyName
 from nestling.search.strategies import STRATEGIES, Strategy
 from nestling.training.loop import Loop
-from nestling.training.optimisers import OPTIMISERS, Held, OptimiserType
+from nestling.training.optimisers import OPTIMISERS, OptimiserType, StateEntry
 from nestling.training.recipe import OptimiserName
 
 sys.path.insert(0, str(Path(__file__).parent / "training"))
@@ -303,7 +303,7 @@ class Lion(torch.optim.Optimizer):
 LION = OptimiserType(
     Lion,
     lambda groups, momentum: Lion(groups),
-    {"momentum": Held(), "count": Held(torch.int64, plain=True, least=1)},
+    {"momentum": StateEntry(), "count": StateEntry(torch.int64, plain=True, least=1)},
     group_state=("falling",),
 )
 

@@ -23,11 +23,11 @@ RunPath = Annotated[Positional[Path], arg(metavar="RUN", help="Folder that `nest
 Trust = Annotated[bool, arg(help="Let the run folder name code of yours (module:function) to build the network.")]
 
 BROKEN_PIPE = 141
-"""What a shell gives for a command whose output nobody reads any more."""
+"""The exit status that a shell gives for a command whose output pipe was closed."""
 
 
 def demo(*, out: Path = Path("runs/demo"), seed: int = 0) -> None:
-    """Train on digits in clutter with two classes kept away, and show what one run gives at every size.
+    """Train on digits in clutter with two classes held out, and show the results of one run at every size.
 
     Example: nestling demo
 
@@ -35,7 +35,7 @@ def demo(*, out: Path = Path("runs/demo"), seed: int = 0) -> None:
         out: Folder for the network and the picture.
         seed: Seed of the run.
     """
-    from nestling.demo import demo as show  # here, since it needs torch
+    from nestling.demo import demo as show  # imported here, since it needs torch
 
     print(show(out, seed=seed))
 
@@ -52,7 +52,7 @@ def train(
     nesting: Annotated[Nesting, arg(name="")] = Nesting(),  # noqa: B008 (frozen)
     recipe: Annotated[Recipe, arg(name="")] = Recipe(),  # noqa: B008 (frozen)
 ) -> None:
-    """Train a network once, for every width; given again, a run that was stopped goes on.
+    """Train a network once, for every width; the same command again resumes a run that was stopped.
 
     Example: nestling train mnist --model mlp --epochs 30 --out runs/mnist
     On several processes or GPUs: torchrun --standalone --nproc-per-node 2 -m nestling train mnist --out runs/mnist
@@ -60,10 +60,10 @@ def train(
     Args:
         out: Folder of the run.
         model: Name of a network, or module:function of your own.
-        model_options: What the network is built with, each as name=value: width=0.5.
-        hold_out: Classes to leave out, for tests on strange data.
-        pretrained: Weights to start from, a .safetensors file with the network's own names; the last layer may have
-            been trained for another number of classes, and then starts afresh.
+        model_options: Options of the network, each as name=value: width=0.5.
+        hold_out: Classes to leave out of training, as out-of-distribution data for tests.
+        pretrained: Weights to start from, a .safetensors file with the network's tensor names; a last layer that
+            was trained for another number of classes is initialised anew.
         device: auto takes a GPU where there is one.
     """
     _show(
@@ -90,14 +90,14 @@ def evaluate(
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
-    """Score a run on its test data at any widths, and keep the figures in its scores.json.
+    """Score a run on its test data at any widths, and write the figures to its scores.json.
 
     Example: nestling evaluate runs/mnist --cuts 0.25 0.5 1 --ood kmnist
 
     Args:
-        cuts: Fractions to cut to; none for those of the recipe.
-        ood: Data set that the uncertainty should tell from the run's own; the held-out classes if there are some.
-        samples: Draws of the weights to average over; 0 for their means.
+        cuts: Fractions to cut to; by default those of the recipe.
+        ood: Out-of-distribution data set that the uncertainty should detect; by default the held-out classes.
+        samples: Weight samples to average over; 0 for the mean weights.
         device: auto takes a GPU where there is one.
     """
     _show(commands.evaluate(run, cuts, ood=ood, samples=samples, trust=trust, device=device))
@@ -111,12 +111,12 @@ def search(
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
-    """Find the best network for every budget at once; stopped and given again, it goes on.
+    """Find the best network for every budget at once; the same command again resumes a search that was stopped.
 
     Example: nestling search runs/mnist --cost latency
 
     Args:
-        cost: What the networks should be cheap in.
+        cost: The cost that should be small.
         device: auto takes a GPU where there is one.
     """
     _show(commands.search(run, cost, options, trust=trust, device=device))
@@ -131,15 +131,15 @@ def extract(
     out: Path | None = None,
     trust: Trust = False,
 ) -> None:
-    """Take a smaller plain network out of a run: at a cut, or the best of its curve under budgets.
+    """Extract a smaller plain network from a run: at a cut, or the best of its curve under budgets.
 
     Example: nestling extract runs/mnist --under latency_ms=0.1 bytes=200000
 
     Args:
         cut: Fraction of every group to keep.
         under: Budgets for a run that was searched: params, macs, bytes or latency_ms, each as name=value.
-        all_bits: Store quantised weights so that the data of fewer bits is the first part of it.
-        out: Folder for it; by default one inside the run's, by its number of parameters.
+        all_bits: Store quantised weights so that the network can also be loaded with fewer bits.
+        out: Folder for the network; by default a folder inside the run's, named by the number of parameters.
     """
     print(commands.extract(run, cut=cut, under=under, all_bits=all_bits, out=out, trust=trust))
 
@@ -156,17 +156,17 @@ def prune(
     device: Device = "auto",
     recipe: Annotated[Recipe, arg(name="")] = PRUNING,
 ) -> None:
-    """Prune a network with Bayesian dropout until little is left, and take that out; given again, it goes on.
+    """Prune a network with Bayesian dropout, and extract the rest; the same command again resumes a stopped run.
 
     Example: nestling prune mnist --model lenet_300_100 --method sparse_vd --out runs/pruned
 
     Args:
         out: Folder of the pruning.
         model: Name of a network, or module:function of your own.
-        model_options: What the network is built with, each as name=value: width=0.5.
-        pretrain_epochs: Epochs of plain training before.
-        pretrained: Weights to start from, a .safetensors file with the network's own names; the last layer may have
-            been trained for another number of classes, and then starts afresh.
+        model_options: Options of the network, each as name=value: width=0.5.
+        pretrain_epochs: Epochs of plain training before pruning.
+        pretrained: Weights to start from, a .safetensors file with the network's tensor names; a last layer that
+            was trained for another number of classes is initialised anew.
         device: auto takes a GPU where there is one.
     """
     print(
@@ -201,16 +201,16 @@ def predict(
 
     Args:
         cut: Fraction to cut the network to.
-        samples: Draws of the weights to average over; 0 for their means.
-        coverage: How often the sets or intervals should hold the truth.
-        resize: Bring images to the network's size.
+        samples: Weight samples to average over; 0 for the mean weights.
+        coverage: How often the sets or intervals should contain the true target.
+        resize: Resize images to the network's input size.
         out: Write the answers to this .csv file too.
     """
     print(commands.predict(run, inputs, cut, samples, coverage, resize=resize, out=out, trust=trust))
 
 
 def data() -> None:
-    """List the data sets: what is here, and how to get the others.
+    """List the data sets: which are present, and how to get the others.
 
     Example: NESTLING_DATA=~/data nestling data
     """
@@ -218,8 +218,8 @@ def data() -> None:
 
 
 def main() -> None:
-    """Run the command that was asked for; on bad input say so in one line and exit with 2."""
-    sys.path.append(os.getcwd())  # for module:function of the user's; last, so that nothing there hides a library
+    """Run the given command; on bad input print one line and exit with 2."""
+    sys.path.append(os.getcwd())  # for the user's module:function; last, so that nothing there hides a library
     functions: dict[str, Callable[..., None]] = {
         f.__name__: f for f in (demo, train, evaluate, search, extract, prune, predict, data)
     }
@@ -232,7 +232,7 @@ def main() -> None:
             tyro.extras.subcommand_cli_from_dict(functions, prog="nestling", description=about)
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads what is printed has had enough: `nestling ... | head`
+    except BrokenPipeError:  # the reader of the output closed the pipe: `nestling ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(BROKEN_PIPE)
     except ProcessError as error:
@@ -250,13 +250,13 @@ def main() -> None:
 
 
 def _show(text: str) -> None:
-    """Print what a command found, in the first process alone."""
+    """Print the text of a command, only in the first process."""
     if not launched_rank():
         print(text)
 
 
 def _say(message: object, *, only_first: bool = False) -> None:
-    """Print one line about what ended a command; a process that is not the first says which it is."""
+    """Print one line that says why a command ended; a process other than the first adds its rank."""
     rank = f" (rank {launched_rank()})" if launched_rank() else ""
     if not (rank and only_first):
         print(f"nestling{rank}: {' '.join(str(message).split())}", file=sys.stderr, flush=True)

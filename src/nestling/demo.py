@@ -1,4 +1,4 @@
-"""The demonstration: digits in clutter, two classes kept away, one nested network beside plain ones of every size."""
+"""The demonstration: digits in clutter, two classes held out, one nested network beside plain ones of every size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,22 +22,22 @@ NETWORK, NETWORK_WIDTH = "vgg11", 0.125
 """The network whose widths are compared: VGG11 with an eighth of its channels."""
 NUM_BLOCKS = 8
 NUM_ALWAYS = 2
-STRANGE = (8, 9)
+HELD_OUT = (8, 9)
 WIDTHS = (0.25, 0.5, 0.75, 1.0)
 RECIPE = Recipe(epochs=10, batch_size=64, cuts=WIDTHS)
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a method reaches at each width."""
+    """The scores of a method at each width."""
 
     method: str
     scores: Sequence[ClassScores]
 
 
 def demo(out: Path, *, seed: int = 0) -> str:
-    """Train the three, save the nested network and the picture under ``out``, and give the text to print."""
-    digits = data.load("cluttered_digits", hold_out=STRANGE, seed=seed)
+    """Train the three methods, save the nested network and the picture under ``out``, and return the text to print."""
+    digits = data.load("cluttered_digits", hold_out=HELD_OUT, seed=seed)
     recipe = RECIPE.but(seed=seed)
     with Progress(2 + len(WIDTHS), "demo") as progress:
         progress.say(f"BN3: one Bayesian network for every width, {recipe.epochs} epochs")
@@ -51,7 +51,7 @@ def demo(out: Path, *, seed: int = 0) -> str:
         alone = []
         for width in WIDTHS:
             progress.say(f"alone: a plain network of the size of width {100 * width:.4g}%")
-            alone.append(_alone(digits, width, recipe))
+            alone.append(_train_alone(digits, width, recipe))
             progress.step()
     methods = [
         Figures("BN3", [_scores(bayesian, digits, width) for width in WIDTHS]),
@@ -60,16 +60,16 @@ def demo(out: Path, *, seed: int = 0) -> str:
     ]
     costs = [cost(bayesian, width, latency=True) for width in WIDTHS]
     picture = out / "curves.png"
-    sizes = [own.macs for own in costs]
+    sizes = [price.macs for price in costs]
     draw_curves(
         picture,
-        [Series(_LABELS[own.method], sizes, _panels(own)) for own in methods],
+        [Series(_LABELS[figures.method], sizes, _panels(figures)) for figures in methods],
         list(_panels(methods[0])),
         size="multiply-adds per image",
-        title="digits 0 to 7 in clutter: one training run against one for each size",
+        title="digits 0 to 7 in clutter: one training run against one per size",
     )
     header = ["width", "parameters", "MACs", "ms"]
-    header += [f"{what} {own.method}" for what in ("accuracy", "ECE", "AUPR") for own in methods]
+    header += [f"{score} {figures.method}" for score in ("accuracy", "ECE", "AUPR") for figures in methods]
     rows = [_row(number, costs[number], methods) for number in range(len(WIDTHS))]
     return "\n".join([text_table(header, rows), "", _NOTES.format(out=out, picture=picture)])
 
@@ -82,51 +82,51 @@ def _nested(digits: Data, seed: int, **options: Any) -> Nested:  # noqa: ANN401
     return nest(network, torch.zeros(2, *digits.input_shape), num_blocks=NUM_BLOCKS, num_always=NUM_ALWAYS, **options)
 
 
-def _alone(digits: Data, width: float, recipe: Recipe) -> ClassScores:
-    """A plain network of the size that a width has, trained by itself for as long."""
+def _train_alone(digits: Data, width: float, recipe: Recipe) -> ClassScores:
+    """The scores of a plain network with the size of a width, trained by itself for the same number of epochs."""
     network = extract(_nested(digits, recipe.seed, weights=None), width).requires_grad_(True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        network.apply(_start_afresh)
+        network.apply(_reset)
     example = torch.zeros(2, *digits.input_shape)
     whole = nest(network, example, order="full", weights=None, num_blocks=2, num_always=1, sort="none")
     train(whole, digits, recipe.but(cuts=(1.0,)), quiet=True)
     return _scores(whole, digits, 1.0)
 
 
-def _start_afresh(part: nn.Module) -> None:
-    if callable(reset := getattr(part, "reset_parameters", None)):
+def _reset(module: nn.Module) -> None:
+    if callable(reset := getattr(module, "reset_parameters", None)):
         reset()
 
 
 def _scores(nested: Nested, digits: Data, width: float) -> ClassScores:
-    strange = digits.batches("held_out", 500)
-    scores = evaluate(nested, digits.batches("test", 500), cut=width, ood=strange)
+    held_out = digits.batches("held_out", 500)
+    scores = evaluate(nested, digits.batches("test", 500), cut=width, ood=held_out)
     assert isinstance(scores, ClassScores)
     return scores
 
 
 def _panels(figures: Figures) -> dict[str, list[float]]:
     return {
-        "accuracy, %": [100 * own.accuracy for own in figures.scores],
-        "calibration error, %": [100 * own.ece for own in figures.scores],
-        "AUPR against 8 and 9, %": [100 * (own.aupr or 0.0) for own in figures.scores],
+        "accuracy, %": [100 * scores.accuracy for scores in figures.scores],
+        "calibration error, %": [100 * scores.ece for scores in figures.scores],
+        "AUPR against 8 and 9, %": [100 * (scores.aupr or 0.0) for scores in figures.scores],
     }
 
 
 def _row(number: int, price: Any, methods: Sequence[Figures]) -> list[str]:  # noqa: ANN401
     cells = [f"{100 * WIDTHS[number]:.4g}%", thousands(price.params), thousands(price.macs), f"{price.latency_ms:.3f}"]
     for panel in _panels(methods[0]):
-        cells += [f"{_panels(own)[panel][number]:.1f}" for own in methods]
+        cells += [f"{_panels(figures)[panel][number]:.1f}" for figures in methods]
     return cells
 
 
-_LABELS = {"BN3": "BN3: nested, Bayesian", "FN3": "FN3: nested, plain", "alone": "one network for each size"}
+_LABELS = {"BN3": "BN3: nested, Bayesian", "FN3": "FN3: nested, plain", "alone": "one network per size"}
 
 _NOTES = """\
-All in percent, on test images of digits 0 to 7 among pieces of others; AUPR: telling images of 8 and 9, which no
-training image is labelled as, from them by the entropy. BN3 is one network with learned orders and Bayesian weights,
-FN3 one with fixed orders and plain weights, and "alone" is a plain network of each size that was trained by itself.
+All in percent, on test images of digits 0 to 7 among pieces of other digits. AUPR: how well the entropy detects images
+of 8 and 9, labels that no training image has. BN3 is one network with learned orders and Bayesian weights, FN3 one
+network with fixed orders and plain weights, and "alone" is one plain network per size, trained by itself.
 
 Saved: {out} (the nested network) and {picture} (these curves).
 Next:  nestling evaluate {out} --cuts 0.2 0.4        the same network at widths of your choice

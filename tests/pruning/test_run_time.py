@@ -8,7 +8,7 @@ from torch.utils.data import TensorDataset
 
 from nestling.distributions.gates import BetaBernoulli, DependentBetaBernoulli
 from nestling.pruning.cutting import cut_out, joined
-from nestling.pruning.dependent import in_use, run_time_network, with_dependence, with_one_reader
+from nestling.pruning.dependent import drop_unused, run_time_network, with_dependence, with_one_reader
 from nestling.pruning.gated import Gates, gated, gates_in
 from nestling.pruning.run_time import RunTimeGate, RunTimeReader
 from nestling.running.agreement import difference
@@ -118,7 +118,7 @@ def test_units_that_no_example_uses_are_given_up():
     with torch.no_grad(), held.watch(lambda name, m: used.__setitem__(name, used[name] | (m > 0).any(0))):
         for one in inputs:
             whole(one[None])
-    in_use(whole, (data, data), Recipe(batch_size=10))
+    drop_unused(whole, (data, data), Recipe(batch_size=10))
     for site in sites:
         assert held.alive(site.name).tolist() == used[site.name].tolist()
     assert not all(bool(flags.all()) for flags in used.values())

@@ -9,8 +9,8 @@ from nestling.training import Recipe
 from nestling.training.optimisers import (
     OPTIMISERS,
     AdamW,
-    Held,
     OptimiserType,
+    StateEntry,
     check_optimiser,
     load_optimiser,
     optimiser_tensors,
@@ -119,7 +119,7 @@ class Counting(torch.optim.Optimizer):
 COUNTING = OptimiserType(
     Counting,
     lambda groups, momentum: Counting(groups),
-    {"count": Held(torch.int64, plain=True, least=1), "sum": Held(torch.float64, plain=True)},
+    {"count": StateEntry(torch.int64, plain=True, least=1), "sum": StateEntry(torch.float64, plain=True)},
     group_state=("rate",),
 )
 

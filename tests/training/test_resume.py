@@ -140,7 +140,7 @@ def test_the_log_of_a_run_that_was_stopped_before_any_write(swept):
     assert [at for at, given in again.items() if figures(given.log) != figures(expected.log)] == []
 
 
-@pytest.mark.parametrize("name", ["validate", "_validated", "_checkpoint"])
+@pytest.mark.parametrize("name", ["validate", "_validate_and_keep", "_checkpoint"])
 def test_a_run_that_was_stopped_after_its_steps(monkeypatch, tmp_path, whole, name):
     interrupted(monkeypatch, "norms", tmp_path, Loop, name, 2)
     check_same(run("norms", tmp_path), whole["norms"])
@@ -274,15 +274,15 @@ def test_an_optimisers_state_is_all_there(monkeypatch, tmp_path):
         assert {int(number) for _, number, _ in names} == set(range(len(stepped)))
 
 
-def test_more_cuts_are_prepared_once(tmp_path):
-    """``prepared`` adds statistics and calibrations for cuts that the recipe did not have, also in the folder."""
-    from nestling.training.train import prepared
+def test_more_cuts_are_prepare_cuts_once(tmp_path):
+    """``prepare_cuts`` adds statistics and calibrations for cuts that the recipe did not have, also in the folder."""
+    from nestling.training.train import prepare_cuts
 
     nested = nl.nest(nl.models.build("mlp", hidden=[8], in_features=64), torch.randn(2, 64), num_blocks=8, num_always=1)
     done = train(nested, "digits", QUICK.but(epochs=1, batch_size=500), out=tmp_path, quiet=True)
-    more = prepared(done, (0.25, 0.5), nl.data.load("digits"))
+    more = prepare_cuts(done, (0.25, 0.5), nl.data.load("digits"))
     assert [own.cut["layers.1"] for own in more.calibrations] == [4, 8, 2]
-    assert prepared(more, (0.25, 0.5), nl.data.load("digits")) is more
+    assert prepare_cuts(more, (0.25, 0.5), nl.data.load("digits")) is more
     again = open_run(tmp_path)
     assert list(again.calibrations) == list(more.calibrations)
     assert same_tensors(again.nested.state_dict(), more.nested.state_dict())

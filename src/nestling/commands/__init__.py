@@ -1,4 +1,4 @@
-"""What each command does, from its arguments to the text it prints."""
+"""The commands, each from its arguments to the text that it prints."""
 
 from typing import TYPE_CHECKING
 

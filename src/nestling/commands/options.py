@@ -1,8 +1,8 @@
-"""What commands share, to be had without torch: names of devices, and how much is scored at a time."""
+"""What commands share: the names of devices and the batch size of scoring; this file imports no torch."""
 
 from typing import Literal
 
 Device = Literal["auto", "cpu", "cuda"]
 
 BATCH = 500
-"""Examples that are scored or predicted at a time."""
+"""How many examples are scored or predicted at a time."""

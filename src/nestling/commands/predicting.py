@@ -31,16 +31,16 @@ def predict(
     normalising = {"shape": about["input_shape"], "mean": about["mean"], "std": about["std"]}
     names, x = read_inputs(inputs, **normalising, as_bytes=bool(about.get("as_bytes")), resize=resize)
     if run.calibration(cut) is None:
-        from nestling.commands.own_data import data_of  # here, since a cut that is calibrated needs no training code
-        from nestling.training import prepared
+        from nestling.commands.own_data import data_of  # here, since a calibrated cut needs no training code
+        from nestling.training import prepare_cuts
 
-        run = prepared(run, [cut], data_of(run))
+        run = prepare_cuts(run, [cut], data_of(run))
     calibration = run.calibration(cut)
     assert calibration is not None
     if calibration.thresholds and coverage not in calibration.thresholds:
-        known = ", ".join(f"{own:g}" for own in calibration.thresholds)
-        raise RangeError("coverage", coverage, f"one of {known}", "The run was calibrated for these.")
-    found = run_prediction(
+        possible = ", ".join(f"{calibrated:g}" for calibrated in calibration.thresholds)
+        raise RangeError("coverage", coverage, f"one of {possible}", "The run was calibrated for these.")
+    prediction = run_prediction(
         run.nested,
         x,
         cut=cut,
@@ -50,24 +50,24 @@ def predict(
         batch_size=BATCH,
         seed=0,
     )
-    if isinstance(found, ClassPrediction) and found.probs.shape[1] != len(about["classes"]):
-        wrong = f"names {len(about['classes'])} classes for a network of {found.probs.shape[1]}"
-        raise RunError(folder / RECIPE_FILE, wrong, "Restore it from a copy, or train again.")
-    header, rows = answers(found, names, tuple(about["classes"]), coverage)
+    if isinstance(prediction, ClassPrediction) and prediction.probs.shape[1] != len(about["classes"]):
+        problem = f"names {len(about['classes'])} classes for a network of {prediction.probs.shape[1]}"
+        raise RunError(folder / RECIPE_FILE, problem, "Restore it from a copy, or train again.")
+    header, rows = answers(prediction, names, tuple(about["classes"]), coverage)
     if out is not None:
         write_csv(out, header, rows)
     return text_table(header, rows)
 
 
 def data() -> str:
-    """The data sets by name, what of each is here, and how to get the rest."""
+    """The data sets by name, which splits of each are present, and how to get the others."""
     rows = []
-    for own in sets.found():
-        here = ", ".join(own.splits) or "-"
-        count = f"{own.num_examples:,}" if own.num_examples else "-"
-        where = str(own.where or "comes with nestling")
-        if not own.splits:
-            where = "fetched when it is first used" if own.can_fetch else "to be made: see docs/data.md"
-        rows.append([own.name, own.task, here, count, where])
+    for entry in sets.found():
+        splits = ", ".join(entry.splits) or "-"
+        count = f"{entry.num_examples:,}" if entry.num_examples else "-"
+        where = str(entry.where or "comes with nestling")
+        if not entry.splits:
+            where = "fetched when it is first used" if entry.can_fetch else "to be made: see docs/data.md"
+        rows.append([entry.name, entry.task, splits, count, where])
     folder = f"Data is looked for in {sets.data_root()} ($NESTLING_DATA), and fetched into it where there is a network."
     return text_table(["name", "task", "splits", "examples", "where"], rows) + f"\n\n{folder}"

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from nestling import data as sets
-from nestling.commands.building import built, chosen, load_weights, not_taken, option
+from nestling.commands.building import build_network, load_weights, not_taken, option, torch_device
 from nestling.commands.options import BATCH, Device
 from nestling.delivery import PROGRAM_FILE, save_small
 from nestling.prediction import evaluate
@@ -30,31 +30,31 @@ def prune(
     model_options: Sequence[str] = (),
     device: Device = "auto",
 ) -> str:
-    """Train with Bayesian dropout, take out what is left, score it beside the whole, and write it."""
+    """Train with Bayesian dropout, extract the rest, score it, and write it."""
     loaded = sets.load(source, seed=recipe.seed)
-    network = built(model, loaded, recipe.seed, dict(map(option, model_options)))
-    if pretrained is not None and (left := load_weights(network, pretrained, loaded.num_outputs)):
-        print(not_taken(pretrained, left), flush=True)
-    place = make_folder(out)
-    example = torch.zeros(2, *loaded.input_shape, device=chosen(device))
-    found = run_pruning(
-        network.to(chosen(device)),
+    network = build_network(model, loaded, recipe.seed, dict(map(option, model_options)))
+    if pretrained is not None and (skipped := load_weights(network, pretrained, loaded.num_outputs)):
+        print(not_taken(pretrained, skipped), flush=True)
+    folder = make_folder(out)
+    example = torch.zeros(2, *loaded.input_shape, device=torch_device(device))
+    pruned = run_pruning(
+        network.to(torch_device(device)),
         example,
         loaded,
         **vars(options),
         recipe=recipe,
         pretrain=PRETRAINING.but(epochs=pretrain_epochs, seed=recipe.seed) if pretrain_epochs else False,
-        out=place,
+        out=folder,
     )
     likelihood = make_feed(loaded, recipe).likelihood or "categorical"
-    whole = without_widths(found.network, example)
-    scores = evaluate(whole, loaded.batches("test", BATCH), samples=0, likelihood=likelihood)
+    nested = without_widths(pruned.network, example)
+    scores = evaluate(nested, loaded.batches("test", BATCH), samples=0, likelihood=likelihood)
     save_small(
-        to_dense(found.network).cpu(), ((example.cpu(),), {}), place, found.to_dict() | {"test": scores.to_dict()}
+        to_dense(pruned.network).cpu(), ((example.cpu(),), {}), folder, pruned.to_dict() | {"test": scores.to_dict()}
     )
-    size = save_pruned(found.network, place / PRUNED_FILE)
+    size = save_pruned(pruned.network, folder / PRUNED_FILE)
     quality = f"{scores.quality:.2%} of the test data right" if scores.quality > 0 else f"test NLL {scores.nll:.4g}"
     return (
-        f"{found}\n\n{quality}. {place / PRUNED_FILE} has the weights in {size:,} bytes. "
-        f"Run it: torch.export.load('{place}/{PROGRAM_FILE}').module()"
+        f"{pruned}\n\n{quality}. {folder / PRUNED_FILE} has the weights in {size:,} bytes. "
+        f"Run it: torch.export.load('{folder}/{PROGRAM_FILE}').module()"
     )

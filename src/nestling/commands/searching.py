@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from nestling.commands.building import chosen
+from nestling.commands.building import torch_device
 from nestling.commands.options import Device
 from nestling.commands.own_data import data_of
 from nestling.data import Data
@@ -35,7 +35,7 @@ def search(
 
     def prepare() -> tuple[Run, Data]:
         run = open_run(folder, trust=trust)
-        run.nested.to(chosen(device))
+        run.nested.to(torch_device(device))
         return run, data_of(run)
 
     with connected() as processes:
@@ -70,7 +70,7 @@ def extract(
     out: Path | None = None,
     trust: bool = False,
 ) -> str:
-    """Take the network of a cut, or the best of the curve under a budget, out of a run, into a folder of its own."""
+    """Extract the network of a cut, or the best of the curve under a budget, from a run to a separate folder."""
     if (cut is None) == (not under):
         raise ArgumentError("extract", "both or neither", "a cut, or budgets", "Pass --cut 0.5 or --under macs=1e6.")
     budget = dict(map(_budget, under))
@@ -80,34 +80,35 @@ def extract(
     wanted = make_cut(nested.groups, row.cut if row is not None else cut or 0.0)
     packing = _packing(run, wanted, all_bits=all_bits)
     small = run_extract(nested, wanted)
-    found = run_cost(nested, wanted, latency=True)
-    place = folder / f"small-{found.params}" if out is None else out
-    about = {"cut": wanted.as_dict(), "cost": vars(found), "budget": budget, "score": row and row.score}
-    save_small(small, nested.example, place, about, packing)
+    small_cost = run_cost(nested, wanted, latency=True)
+    target = folder / f"small-{small_cost.params}" if out is None else out
+    about = {"cut": wanted.as_dict(), "cost": vars(small_cost), "budget": budget, "score": row and row.score}
+    save_small(small, nested.example, target, about, packing)
     quality = f", {row.score:.2%} on the validation data" if row is not None and 0 <= row.score <= 1 else ""
-    sizes = f"{found.params:,} parameters, {found.macs:,} MACs, {found.bytes:,} bytes, {found.latency_ms:.3g} ms here"
-    return f"{place} has a network of {sizes}{quality}. Run it: torch.export.load('{place}/{PROGRAM_FILE}').module()"
+    sizes = f"{small_cost.params:,} parameters, {small_cost.macs:,} MACs, {small_cost.bytes:,} bytes"
+    sizes += f", {small_cost.latency_ms:.3g} ms here"
+    return f"{target} has a network of {sizes}{quality}. Run it: torch.export.load('{target}/{PROGRAM_FILE}').module()"
 
 
 def _packing(run: Run, cut: Cut, *, all_bits: bool) -> Packing:
-    """How the weights of a cut are stored; its norms, and with all bits those of each smaller number, are collected."""
+    """How the weights of a cut are stored; norms are recalibrated for the cut and, with all bits, for fewer pairs."""
     nested = run.nested
-    levels = {plain_name(name): own for name, own in nested.levels_at(cut).items()}
+    levels = {plain_name(name): weight_levels for name, weight_levels in nested.levels_at(cut).items()}
     if all_bits and not levels:
         raise ArgumentError("all_bits", "a run without nested bits", "one with them", "Train with --kinds bit.")
-    most = max((own.num_pairs for own in levels.values()), default=1)
+    most = max((weight_levels.num_pairs for weight_levels in levels.values()), default=1)
     smaller = {number: _with_pairs(nested, cut, number) for number in range(1, most if all_bits else 1)}
-    missing = [own for own in (cut, *smaller.values()) if own not in nested.statistics]
+    missing = [needed for needed in (cut, *smaller.values()) if needed not in nested.statistics]
     if norms_with_statistics(nested) and missing:
         feed = make_feed(data_of(run), run.recipe)
-        for own in missing:
-            recalibrate(nested, feed.recalibration, own)
-    fewer = {number: nested.statistics.get(own, {}) for number, own in smaller.items()}
+        for needed in missing:
+            recalibrate(nested, feed.recalibration, needed)
+    fewer = {number: nested.statistics.get(reduced, {}) for number, reduced in smaller.items()}
     return Packing(levels, fewer if all_bits else None)
 
 
 def _with_pairs(nested: Nested, cut: Cut, most: int) -> Cut:
-    """A cut with no more than so many pairs of levels in any weight."""
+    """A cut with at most ``most`` pairs of levels per weight."""
     groups = nested.groups
     return Cut(tuple((name, min(width, most) if groups[name].kind == "bit" else width) for name, width in cut.widths))
 
@@ -119,7 +120,7 @@ def _curve_of(folder: Path) -> Curve:
 
 
 def _budget(text: str) -> tuple[str, float]:
-    """A budget as it is written on the command line, name=value."""
+    """The name and the value of a budget from name=value on the command line."""
     name, _, value = text.partition("=")
     try:
         return name, float(value)

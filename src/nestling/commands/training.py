@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from nestling import data as sets
-from nestling.commands.building import built, chosen, load_weights, not_taken, option
+from nestling.commands.building import build_network, load_weights, not_taken, option, torch_device
 from nestling.commands.options import BATCH, Device
 from nestling.commands.own_data import data_of
 from nestling.data import Data
@@ -21,11 +21,11 @@ from nestling.report import score_widths, widths_table
 from nestling.running import Nested, cost
 from nestling.storage import write_json
 from nestling.tables import thousands
-from nestling.training import Recipe, Run, open_run, prepared
+from nestling.training import Recipe, Run, open_run, prepare_cuts
 from nestling.training import train as run_training
 
 LITTLE_CUT = 0.9
-"""The share of a network's multiply-adds at its smallest cut above which ``train`` says that little can be cut."""
+"""If the smallest cut has more than this share of the multiply-adds, ``train`` says that little can be cut."""
 
 
 def train(
@@ -40,21 +40,21 @@ def train(
     pretrained: Path | None = None,
     device: Device = "auto",
 ) -> str:
-    """Load, build, nest, train; the table of validation is in the log, so the text says where things are."""
+    """Load, build, nest, train; validation scores are in the log, so the returned text only names the folder."""
 
     def prepare() -> tuple[Data, Nested, nn.Module, list[str]]:
         loaded = sets.load(source, hold_out=hold_out, seed=recipe.seed, splits=("train", "validation"))
-        network = built(model, loaded, recipe.seed, dict(map(option, model_options)))
-        left = [] if pretrained is None else load_weights(network, pretrained, loaded.num_outputs)
+        network = build_network(model, loaded, recipe.seed, dict(map(option, model_options)))
+        skipped = [] if pretrained is None else load_weights(network, pretrained, loaded.num_outputs)
         options = nesting.options(pretrained=pretrained is not None)
         nested = nest(network, torch.zeros(2, *loaded.input_shape), **options)
-        return loaded, nested.to(chosen(device)), network.to(chosen(device)), left
+        return loaded, nested.to(torch_device(device)), network.to(torch_device(device)), skipped
 
     with connected() as processes:
-        loaded, nested, network, left = processes.agree(prepare)
+        loaded, nested, network, skipped = processes.agree(prepare)
         if processes.is_first:
-            if pretrained is not None and left:
-                print(not_taken(pretrained, left), flush=True)
+            if pretrained is not None and skipped:
+                print(not_taken(pretrained, skipped), flush=True)
             print(nested.groups, flush=True)
         if not nested.groups.free:
             kinds = ", ".join(UNIT_KINDS if nesting.kinds is None else nesting.kinds)
@@ -63,7 +63,7 @@ def train(
         if processes.is_first:
             print(_smallest(nested), flush=True)
         starts_from = None if pretrained is None else hashlib.sha256(pretrained.read_bytes()).hexdigest()
-        teaches = pretrained is not None and not left and recipe.objective != "elbo" and loaded.task != "regression"
+        teaches = pretrained is not None and not skipped and recipe.objective != "elbo" and loaded.task != "regression"
         tuned = recipe.but(optimiser="sgd") if pretrained is not None and recipe.optimiser == "auto" else recipe
         teacher = network if teaches else None
         run_training(nested, loaded, tuned, out=out, starts_from=starts_from, teacher=teacher)
@@ -80,26 +80,26 @@ def evaluate(
     trust: bool = False,
     device: Device = "auto",
 ) -> str:
-    """Score a run at cuts, which are recalibrated and calibrated first where they are new, and note the figures."""
+    """Score a run at cuts and write the figures; new cuts are recalibrated and calibrated first."""
 
     def prepare() -> tuple[Run, Data, Any, list[float]]:
         run = open_run(folder, trust=trust)
-        run.nested.to(chosen(device))
+        run.nested.to(torch_device(device))
         loaded = data_of(run)
         by_cut = {make_cut(run.nested.groups, cut): cut for cut in sorted(set(cuts or run.recipe.cuts), reverse=True)}
-        return run, loaded, _strange(loaded, ood), sorted(by_cut.values())
+        return run, loaded, _out_of_distribution(loaded, ood), sorted(by_cut.values())
 
     with connected() as processes:
-        run, loaded, strange, wanted = processes.agree(prepare)
-        run = prepared(run, wanted, loaded, processes)
+        run, loaded, ood_batches, wanted = processes.agree(prepare)
+        run = prepare_cuts(run, wanted, loaded, processes)
         rows = score_widths(
             run.nested,
             loaded.batches("test", BATCH),
             wanted,
-            ood=strange,
+            ood=ood_batches,
             samples=samples,
             likelihood=run.likelihood,
-            calibrations=[own if samples else None for own in map(run.calibration, wanted)],
+            calibrations=[run.calibration(cut) if samples else None for cut in wanted],
             spread=processes.count > 1,
         )
         if processes.is_first:
@@ -109,7 +109,7 @@ def evaluate(
 
 
 def _smallest(nested: Nested) -> str:
-    """What the network takes at the smallest cut, and the share of the whole that is."""
+    """One line with the cost of the smallest cut, absolute and as a share of the whole network."""
     least, whole = cost(nested, smallest_cut(nested.groups)), cost(nested, 1.0)
     macs, params, size = (
         small / large if large else 1.0
@@ -122,11 +122,11 @@ def _smallest(nested: Nested) -> str:
     with_bits = any(group.quantises for group in nested.groups.free)  # they save bytes, not multiply-adds
     if with_bits or macs <= LITTLE_CUT:
         return line
-    return f"{line}. Little can be cut: the table says why the rest stays."
+    return f"{line}. Little can be cut: the table says why."
 
 
-def _strange(loaded: Data, ood: str | None) -> Any:  # noqa: ANN401
-    """Batches of what the network should not know: a data set, or the classes that were held out."""
+def _out_of_distribution(loaded: Data, ood: str | None) -> Any:  # noqa: ANN401
+    """Batches of out-of-distribution data: a data set, or the classes that were held out."""
     if ood is None:
         return None if loaded.held_out is None else loaded.batches("held_out", BATCH)
     other = sets.load(ood, splits=("test",)).normalised_like(loaded)

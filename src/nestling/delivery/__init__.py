@@ -1,4 +1,4 @@
-"""Delivery: networks in files that run where nestling is not."""
+"""Delivery: networks in files that run without nestling."""
 
 from typing import TYPE_CHECKING
 

@@ -14,30 +14,35 @@ _CODES, _SCALE = ".codes", ".log_tau"
 def packed_state(
     state: Mapping[str, Tensor], levels: Mapping[str, Levels], *, nested: bool
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A network's tensors with the named weights as codes and a scale, and a record of how they are packed.
+    """A network's tensors, with quantised weights as codes and a scale, and a record of how they are packed.
 
-    ``nested`` packs them in planes, of which the first are those of fewer pairs: one bit a weight more than the least.
+    ``nested`` packs the codes in planes, of which the first are the codes of fewer pairs; this takes one more bit per
+    weight than the smallest form.
     """
     tensors = {name: tensor for name, tensor in state.items() if name not in levels}
-    for name, own in levels.items():
-        tensors[name + _CODES] = pack(codes(state[name], own.log_tau, own.num_pairs), own.num_pairs, nested=nested)
-        tensors[name + _SCALE] = own.log_tau.detach()
-    shapes = {n: {"shape": list(state[n].shape), "num_pairs": own.num_pairs} for n, own in levels.items()}
+    for name, weight_levels in levels.items():
+        tensors[name + _CODES] = pack(
+            codes(state[name], weight_levels.log_tau, weight_levels.num_pairs), weight_levels.num_pairs, nested=nested
+        )
+        tensors[name + _SCALE] = weight_levels.log_tau.detach()
+    shapes = {
+        n: {"shape": list(state[n].shape), "num_pairs": weight_levels.num_pairs} for n, weight_levels in levels.items()
+    }
     return tensors, {"packed": shapes, "nested": nested}
 
 
 def unpacked_state(
     tensors: Mapping[str, Tensor], record: Mapping[str, Any], num_pairs: int = NUM_PAIRS
 ) -> dict[str, Tensor]:
-    """The tensors as the network has them, to the last bit; with nested codes at most so many pairs of each weight."""
+    """The tensors of the network, exact to the last bit; with nested codes at most ``num_pairs`` pairs per weight."""
     packed: dict[str, Any] = record["packed"]
-    most = max((own["num_pairs"] for own in packed.values()), default=NUM_PAIRS)
+    most = max((about["num_pairs"] for about in packed.values()), default=NUM_PAIRS)
     if num_pairs < most and not record["nested"]:
         advice = "Extract again with all bits (--all-bits)."
-        raise RangeError("num_pairs", num_pairs, f"{most}, which the codes were packed for alone", advice)
+        raise RangeError("num_pairs", num_pairs, f"{most}, the only number that the codes were packed for", advice)
     state = {name: t for name, t in tensors.items() if not name.endswith((_CODES, _SCALE))}
-    for name, own in packed.items():
-        kept, shape, scale = min(num_pairs, own["num_pairs"]), own["shape"], tensors[name + _SCALE]
+    for name, about in packed.items():
+        kept, shape, scale = min(num_pairs, about["num_pairs"]), about["shape"], tensors[name + _SCALE]
         data = tensors[name + _CODES]
         if record["nested"]:
             count = scale.new_empty(shape, device="meta").numel()

@@ -1,4 +1,4 @@
-"""A smaller plain network as a folder: a program that torch runs by itself, its weights, and what is known of it."""
+"""A smaller plain network as a folder: a program that runs with torch alone, its weights, and a record of it."""
 
 import warnings
 from collections.abc import Mapping
@@ -21,15 +21,15 @@ PROGRAM_FILE = "network.pt2"
 WEIGHTS_FILE = "weights.safetensors"
 ABOUT_FILE = "small.json"
 _FEWER = "pairs"
-"""What the names of statistics for fewer pairs begin with."""
+"""The prefix of the names of norm statistics for fewer pairs."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How the weights of a small network are stored: the ``levels`` of those that are quantised, by name.
+    """How the weights of a small network are stored: ``levels`` has the levels of each quantised weight, by name.
 
-    ``fewer`` has, for each smaller number of pairs, what the network's norms have there; with it the codes are packed
-    so that those of fewer pairs are the first of them.
+    ``fewer`` has the statistics of the network's norms for each smaller number of pairs. If it is given, the codes are
+    packed so that the first of them are the codes of fewer pairs.
     """
 
     levels: Mapping[str, Levels] = field(default_factory=dict)
@@ -45,64 +45,64 @@ def save_small(
 ) -> None:
     """Write a plain network: ``torch.export.load(folder / "network.pt2").module()`` runs it, for batches of any size.
 
-    The program is read back and compared with the network on the example before anything is written. The weights
-    beside it have quantised ones as packed bits: see ``load_small``.
+    The program is read back and compared with the network on the example before anything is written. The file of
+    weights has quantised weights as packed bits: see ``load_small``.
     """
     packing = packing or Packing()
     content = _program(network, *example)
     tensors, record = packed_state(network.state_dict(), packing.levels, nested=packing.fewer is not None)
     for number, norms in (packing.fewer or {}).items():
         tensors |= {f"{_FEWER}.{number}.{name}": tensor for name, tensor in norms.items()}
-    place = make_folder(folder)
-    write_whole(place / PROGRAM_FILE, content)
-    write_whole(place / WEIGHTS_FILE, tensor_bytes(tensors, dict(about) | record))
-    write_json(place / ABOUT_FILE, about)
+    target = make_folder(folder)
+    write_whole(target / PROGRAM_FILE, content)
+    write_whole(target / WEIGHTS_FILE, tensor_bytes(tensors, dict(about) | record))
+    write_json(target / ABOUT_FILE, about)
 
 
 def load_small(folder: str | PathLike[str], num_pairs: int = NUM_PAIRS) -> nn.Module:
     """The network that ``nestling extract`` wrote, with its weights unpacked, in eval mode.
 
-    One that was extracted with all bits can be had with fewer: ``num_pairs`` is the most pairs of levels that a
-    quantised weight has, and its norms are those of that number.
+    A network that was extracted with all bits can be loaded with fewer: ``num_pairs`` is the largest number of pairs of
+    levels per quantised weight, and the norms have the statistics for that number.
     """
-    place = Path(folder)
+    source = Path(folder)
     check_num_pairs(num_pairs)
-    tensors, record = read_tensors(place / WEIGHTS_FILE)
-    program = place / PROGRAM_FILE
+    tensors, record = read_tensors(source / WEIGHTS_FILE)
+    program = source / PROGRAM_FILE
     try:
         module: nn.Module = torch.export.load(plain_file(program)).module()
     except Exception as error:  # torch raises errors of many kinds
         raise RunError(program, f"can't be read ({type(error).__name__})", "Extract the network again.") from None
     try:
         fewer = {n: t for n, t in tensors.items() if n.startswith(f"{_FEWER}.{num_pairs}.")}
-        own = {n: t for n, t in tensors.items() if not n.startswith(f"{_FEWER}.")}
-        state = unpacked_state(own, record, num_pairs)
+        network_tensors = {n: t for n, t in tensors.items() if not n.startswith(f"{_FEWER}.")}
+        state = unpacked_state(network_tensors, record, num_pairs)
         state |= {name.removeprefix(f"{_FEWER}.{num_pairs}."): tensor for name, tensor in fewer.items()}
         module.load_state_dict(state)
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-        wrong = f"does not fit {PROGRAM_FILE} ({' '.join(str(error).split())[:200]})"
-        raise RunError(place / WEIGHTS_FILE, wrong, "Extract the network again.") from None
+        problem = f"does not fit {PROGRAM_FILE} ({' '.join(str(error).split())[:200]})"
+        raise RunError(source / WEIGHTS_FILE, problem, "Extract the network again.") from None
     return module
 
 
 def _program(network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """The content of the program's file, which computes what the network does on the example."""
+    """The content of the program's file, checked to compute the same as the network on the example."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = _exported(network, args, kwargs)
         content = BytesIO()
         torch.export.save(program, content)
         content.seek(0)
-        again = torch.export.load(content).module()
-        if gap(network(*args, **kwargs), again(*args, **kwargs)) > TOLERANCE:
-            raise NestlingError("the exported network does not compute what the network does. Use extract in Python.")
+        restored = torch.export.load(content).module()
+        if gap(network(*args, **kwargs), restored(*args, **kwargs)) > TOLERANCE:
+            raise NestlingError("the exported network does not compute the same as the network. Use extract in Python.")
     return content.getvalue()
 
 
 def _exported(network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
-    """The program with the batch left open, or with the example's if the code does not allow that."""
+    """The program for any batch size, or for the example's batch size if the code does not allow others."""
     shapes = pytree.tree_map_only(Tensor, lambda t: {0: torch.export.Dim.AUTO} if t.ndim else None, (args, kwargs))
     try:
         return torch.export.export(network, args, kwargs, dynamic_shapes=(*shapes[0], *shapes[1].values()))
-    except Exception:  # torch raises errors of many kinds where a size can't be open
+    except Exception:  # torch raises errors of many kinds if a size can't be left open
         return torch.export.export(network, args, kwargs)

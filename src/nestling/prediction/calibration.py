@@ -10,10 +10,10 @@ from nestling.reading import Cut
 
 @dataclass(frozen=True)
 class Calibration:
-    """What ``calibrate`` fits and ``predict`` and ``evaluate`` apply.
+    """The result of ``calibrate``, which ``predict`` and ``evaluate`` apply.
 
-    ``temperature`` divides the logits of each draw, or multiplies the variance of the noise. ``thresholds``, by
-    coverage, bound the nonconformity of what a conformal set holds. The rest says what it was fitted on.
+    ``temperature`` divides the logits of each sample, or multiplies the variance of the noise. ``thresholds`` has, for
+    each coverage, the largest nonconformity within a conformal set. The other fields say what it was fitted on.
     """
 
     temperature: float
@@ -28,10 +28,10 @@ class Calibration:
         for coverage, threshold in self.thresholds.items():
             inner_probability("coverage", coverage)
             finite_number("threshold", threshold)
-        count("num_examples", self.num_examples, "how many examples it was fitted on")
+        count("num_examples", self.num_examples, "how many examples the calibration was fitted on")
 
     def check(self, likelihood: str, cut: Cut | None) -> None:
-        """Refuse to be used with another likelihood or at another cut; a plain network, without a cut, is trusted."""
+        """Raise if the likelihood or the cut is another than at the fit; a plain network has no cut to compare."""
         if likelihood != self.likelihood:
             given = f"one that was fitted with the {self.likelihood} likelihood"
             raise ArgumentError("calibration", given, f"one for {likelihood}", "Fit it with the same likelihood.")
@@ -40,7 +40,7 @@ class Calibration:
             raise ArgumentError("calibration", given, needed, "Call calibrate(..., cut=...) for this cut too.")
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values, as JSON holds them."""
+        """Plain values for JSON."""
         return {
             "temperature": self.temperature,
             "thresholds": {str(coverage): threshold for coverage, threshold in self.thresholds.items()},
@@ -52,8 +52,8 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> "Calibration":
-        """The calibration that ``to_dict`` wrote down."""
-        wanted = {
+        """The calibration that ``to_dict`` gave."""
+        types = {
             "temperature": (int, float),
             "thresholds": (Mapping,),
             "num_examples": (int,),
@@ -61,17 +61,17 @@ class Calibration:
             "samples": (int,),
             "cut": (Mapping, type(None)),
         }
-        if not isinstance(values, Mapping) or set(values) != set(wanted):
+        if not isinstance(values, Mapping) or set(values) != set(types):
             given = f"the keys {sorted(map(str, values))}" if isinstance(values, Mapping) else type(values).__name__
-            raise ArgumentError("calibration", given, f"a dictionary of {', '.join(wanted)}", _ADVICE)
-        for key, kinds in wanted.items():
-            if not isinstance(values[key], kinds) or isinstance(values[key], bool):
-                needed = " or ".join(kind.__name__ for kind in kinds)
+            raise ArgumentError("calibration", given, f"a dictionary of {', '.join(types)}", _ADVICE)
+        for key, allowed in types.items():
+            if not isinstance(values[key], allowed) or isinstance(values[key], bool):
+                needed = " or ".join(allowed_type.__name__ for allowed_type in allowed)
                 raise DtypeError(f"calibration's {key}", repr(values[key]), needed, _ADVICE)
-        return _made(**values)  # type: ignore[arg-type]
+        return _from_values(**values)  # type: ignore[arg-type]
 
 
-def _made(
+def _from_values(
     *,
     temperature: float,
     thresholds: Mapping[str, float],
@@ -87,8 +87,8 @@ def _made(
         raise DtypeError("calibration's thresholds", given, "coverages such as 0.9", _ADVICE) from None
     if not all(isinstance(width, int) and not isinstance(width, bool) for width in (cut or {}).values()):
         raise DtypeError("calibration's cut", "widths of other kinds", "whole numbers of blocks", _ADVICE)
-    known = None if cut is None else Cut(tuple(cut.items()))
-    return Calibration(temperature, by_coverage, num_examples, likelihood, samples, known)
+    fitted_cut = None if cut is None else Cut(tuple(cut.items()))
+    return Calibration(temperature, by_coverage, num_examples, likelihood, samples, fitted_cut)
 
 
 _ADVICE = "Read back what Calibration.to_dict wrote; the file may be damaged or of another version."

@@ -1,4 +1,4 @@
-"""How well a score tells examples of another distribution from those of the training one."""
+"""How well a score tells out-of-distribution examples from in-distribution ones."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Detection:
-    """Area under the ROC curve, and average precision; the foreign examples are the positive class."""
+    """Area under the ROC curve, and average precision; the out-of-distribution examples are the positive class."""
 
     auroc: float
     aupr: float
 
 
 def detection(familiar: Tensor, foreign: Tensor) -> Detection:
-    """Both areas, given scores (n,) that should be low and scores (m,) that should be high; ties count half."""
+    """Both areas from scores (n,) that should be low and scores (m,) that should be high; ties count half."""
     from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
     ranks = _ranks(torch.cat((familiar, foreign)))
@@ -26,7 +26,7 @@ def detection(familiar: Tensor, foreign: Tensor) -> Detection:
 
 
 def _ranks(scores: Tensor) -> Tensor:
-    """Ranks within [0, 1], equal where scores are: torchmetrics would squash other scores, and so make ties."""
+    """Ranks within [0, 1], equal for equal scores: torchmetrics squashes scores outside [0, 1], which makes ties."""
     values, ranks = torch.unique(scores, return_inverse=True)
     scaled: Tensor = ranks.double() / max(len(values) - 1, 1)
     return scaled

@@ -1,4 +1,4 @@
-"""Passes through a network at a cut, in eval mode and without gradients, drawing its weights anew for each."""
+"""Passes through a network at a cut, in eval mode and without gradients, each with newly drawn weights."""
 
 import dis
 from collections.abc import Iterator, Mapping
@@ -24,57 +24,57 @@ from nestling.torch_parts import pytree
 CutLike = float | Mapping[str, int] | Cut
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
 By = Literal["draws", "fast_draws", "moments"]
-OUTPUT_DRAWS = 100
-"""Draws of outputs whose means and variances are known: they cost next to nothing."""
+OUTPUT_SAMPLES = 100
+"""The number of samples of outputs whose means and variances are known: these samples cost next to nothing."""
 FOLDED_UP_TO = 16
-"""Examples of a batch whose draws run in one pass, over copies of the batch: beyond it, one after another is faster."""
+"""Up to this batch size all samples run in one pass, over copies of the batch; above, one after another is faster."""
 FOLDED_BATCH = 96
-"""Examples of such a pass, copies and all, at most."""
+"""The largest number of examples in such a pass, over all copies."""
 
 
 @contextmanager
 def passes(
-    model: nn.Module,
+    network: nn.Module,
     cut: CutLike | None,
     samples: int,
     seed: int | None,
     likelihood: Likelihood,
     by: By = "draws",
 ) -> Iterator["Passes"]:
-    """Run a network inside the block.
+    """Prepare a network to be run within a ``with`` statement.
 
-    ``seed`` makes what is drawn reproducible: it comes from a generator of the block's own, in any number of threads.
+    ``seed`` makes the samples reproducible in any number of threads: each ``with`` statement has its own generator.
     """
     _check_samples(samples)
-    _check_model(model, cut)
+    _check_network(network, cut)
     if by not in get_args(By):
         raise ArgumentError("by", repr(by), f"one of {', '.join(get_args(By))}", "'draws' is exact.")
-    draws = samples > 0 and any(isinstance(part, Stochastic) for part in model.modules())
-    # Tensors of torch.inference_mode do not say whether they were written to, which what is kept between passes needs.
+    is_drawn = samples > 0 and any(isinstance(module, Stochastic) for module in network.modules())
+    # Results are kept between passes until a tensor is written to, and tensors of torch.inference_mode hide writes.
     with (
-        nullcontext() if seed is None else drawn_from(_generator_for(model, seed)),
+        nullcontext() if seed is None else drawn_from(_generator_for(network, seed)),
         torch.inference_mode(False),
         torch.no_grad(),
-        in_mode(model, training=False),
-        drawing(model) if draws else nullcontext(),
+        in_mode(network, training=False),
+        drawing(network) if is_drawn else nullcontext(),
     ):
-        if not isinstance(model, Nested):
-            yield Passes(model, samples if draws else 0, None, seed, likelihood, by)
+        if not isinstance(network, Nested):
+            yield Passes(network, samples if is_drawn else 0, None, seed, likelihood, by)
             return
-        model.forget()
-        with model.at(model.cut if cut is None else cut):
-            yield Passes(model, samples if draws else 0, model.cut, seed, likelihood, by)
+        network.forget()
+        with network.at(network.cut if cut is None else cut):
+            yield Passes(network, samples if is_drawn else 0, network.cut, seed, likelihood, by)
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Calls a network on the same inputs with ``num_draws`` draws, or once if there is nothing to draw.
+    """Calls a network on the same inputs with ``num_samples`` weight samples, or once if it has nothing to draw.
 
-    ``cut`` is where it runs, None for a plain network.
+    ``cut`` is the cut that it runs at, None for a plain network.
     """
 
-    model: nn.Module
-    num_draws: int
+    network: nn.Module
+    num_samples: int
     cut: Cut | None
     seed: int | None
     likelihood: Likelihood
@@ -83,121 +83,122 @@ class Passes:
     def __call__(self, x: Any, number: int, *, foreign: bool = False) -> Tensor:  # noqa: ANN401
         """The outputs (S, B, ...) of batch ``number``, in single precision or better.
 
-        With a seed the draws follow from it and the number, whatever ran before; ``foreign`` ones have their own.
+        With a seed the samples depend only on the seed, the number, and whether the batch is ``foreign``
+        (out-of-distribution).
         """
         args, kwargs = self._on_device(as_call(x))
         generator = stream()
         if self.seed is not None and generator is not None:
             generator.manual_seed(mixed(Purpose.PREDICTION, self.seed, int(foreign), number))
         size = _batch_size(args, kwargs)
-        if self.num_draws == 0:
-            return _checked(self.model(*args, **kwargs), number).unsqueeze(0)
-        if self.by == "moments" and draws_by_layers(self.model) and not _is_for_inference(self.model):
-            outputs = self._carried(args, kwargs, size, number)
+        if self.num_samples == 0:
+            return _checked(self.network(*args, **kwargs), number).unsqueeze(0)
+        if self.by == "moments" and draws_by_layers(self.network) and not _is_for_inference(self.network):
+            outputs = self._by_moments(args, kwargs, size, number)
             if outputs is not None:
                 return outputs
         small = size <= FOLDED_UP_TO
         faster: Sampling = "channel" if small else "shared"
-        with sampled_as(self.model, faster) if self.by == "fast_draws" else nullcontext():
-            if small and _draws_apart(self.model):
+        with sampled_as(self.network, faster) if self.by == "fast_draws" else nullcontext():
+            if small and _draws_apart(self.network):
                 return self._folded(args, kwargs, size, number)
             return self._one_by_one(args, kwargs, number)
 
-    def _carried(self, args: tuple[Any, ...], kwargs: dict[str, Any], size: int, number: int) -> Tensor | None:
-        """Draws of the outputs alone, whose means and variances one pass gives.
+    def _by_moments(self, args: tuple[Any, ...], kwargs: dict[str, Any], size: int, number: int) -> Tensor | None:
+        """Samples of the outputs, from the means and variances that one pass gives.
 
-        None if operations had to be given draws that do not go together with what comes after.
+        None if some operations had to be given samples, and a later operation failed on them.
         """
-        with carrying_moments(self.model, self.num_draws, size) as now:
+        with carrying_moments(self.network, self.num_samples, size) as carried:
             try:
-                output = self.model(*args, **kwargs)
+                output = self.network(*args, **kwargs)
             except RuntimeError as fault:
-                if not now.drawn or not _is_torchs(fault):
+                if not carried.drawn or not _is_raised_by_torch(fault):
                     raise
                 return None
-            if isinstance(output, Moments) and not now.drawn:
+            if isinstance(output, Moments) and not carried.drawn:
                 output = output.along(self.likelihood.direction(output.mean_.detach()))
-        copies = now.number if now.drawn and len(output) != size else 1
+        copies = carried.number if carried.drawn and len(output) != size else 1
         if isinstance(output, Moments):
-            more = max(1, OUTPUT_DRAWS // copies)
-            output, copies = output.draws(more), more * copies
+            num_drawn = max(1, OUTPUT_SAMPLES // copies)
+            output, copies = output.draws(num_drawn), num_drawn * copies
         checked = _checked(output, number)
         return checked.reshape(copies, len(checked) // copies, *checked.shape[1:])
 
     def _one_by_one(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int) -> Tensor:
-        """A pass a draw; where some layers have nothing to draw, those before the first that has run once."""
-        memo = Reuse() if _has_plain_layers(self.model) else nullcontext()
+        """One pass per sample; if some layers have nothing to draw, those before the first that draws run once."""
+        memo = Reuse() if _has_plain_layers(self.network) else nullcontext()
         outputs = []
-        for _ in range(self.num_draws):
+        for _ in range(self.num_samples):
             with memo:
-                outputs.append(_checked(self.model(*args, **kwargs), number))
+                outputs.append(_checked(self.network(*args, **kwargs), number))
         return torch.stack(outputs)
 
     def _folded(self, args: tuple[Any, ...], kwargs: dict[str, Any], size: int, number: int) -> Tensor:
-        """Several draws in one pass, over as many copies of the batch."""
+        """Several samples in one pass, over one copy of the batch per sample."""
         outputs: list[Tensor] = []
-        while len(outputs) < self.num_draws:
-            times = min(self.num_draws - len(outputs), max(1, FOLDED_BATCH // max(size, 1)))
-            more_args, more_kwargs = _repeated((args, kwargs), size, times)
-            output = self.model(*more_args, **more_kwargs)
-            if isinstance(output, Tensor) and (output.ndim == 0 or output.shape[0] != size * times):
+        while len(outputs) < self.num_samples:
+            copies = min(self.num_samples - len(outputs), max(1, FOLDED_BATCH // max(size, 1)))
+            repeated_args, repeated_kwargs = _repeated((args, kwargs), size, copies)
+            output = self.network(*repeated_args, **repeated_kwargs)
+            if isinstance(output, Tensor) and (output.ndim == 0 or output.shape[0] != size * copies):
                 return self._one_by_one(args, kwargs, number)  # its first axis is not the batch
-            outputs += [_checked(own, number) for own in (output.chunk(times) if times > 1 else [output])]
+            outputs += [_checked(part, number) for part in (output.chunk(copies) if copies > 1 else [output])]
         return torch.stack(outputs)
 
     def _on_device(self, call: _Call) -> _Call:
-        parameter = next(self.model.parameters(), None)
+        parameter = next(self.network.parameters(), None)
         if parameter is None:
             return call
-        moved: _Call = pytree.tree_map_only(Tensor, lambda own: _noted(own.to(parameter.device)), call)
+        moved: _Call = pytree.tree_map_only(Tensor, lambda tensor: _noting_writes(tensor.to(parameter.device)), call)
         return moved
 
 
-def _is_torchs(fault: RuntimeError) -> bool:
-    """Whether an operation or layer of torch's refused what it was given, rather than the network's own code."""
+def _is_raised_by_torch(fault: RuntimeError) -> bool:
+    """Whether an operation or layer of torch's raised an error, rather than the network's own code."""
     *_, last = _frames(fault)
     by_hand = dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
-    where = str(last.tb_frame.f_globals.get("__name__")).partition(".")[0]
-    return type(fault) is RuntimeError and (not by_hand or where == "torch")
+    package = str(last.tb_frame.f_globals.get("__name__")).partition(".")[0]
+    return type(fault) is RuntimeError and (not by_hand or package == "torch")
 
 
 def _frames(fault: BaseException) -> Iterator[TracebackType]:
     """The traceback of an error from where it was caught to where it was raised."""
-    now = fault.__traceback__
-    while now is not None:
-        yield now
-        now = now.tb_next
+    frame = fault.__traceback__
+    while frame is not None:
+        yield frame
+        frame = frame.tb_next
 
 
-def draws_by_layers(model: nn.Module) -> bool:
-    """Whether all that is drawn are the weights of layers, and these layers run."""
-    parts = [part for part in model.modules() if isinstance(part, Stochastic)]
-    by_graph = not model.calls_layers if isinstance(model, Nested) else _has_graph(model)
-    return not by_graph and all(isinstance(part, VariationalLayer) for part in parts)
+def draws_by_layers(network: nn.Module) -> bool:
+    """Whether the weights of layers are all that is drawn, and these layers run."""
+    drawing_modules = [module for module in network.modules() if isinstance(module, Stochastic)]
+    by_graph = not network.calls_layers if isinstance(network, Nested) else _has_graph(network)
+    return not by_graph and all(isinstance(module, VariationalLayer) for module in drawing_modules)
 
 
-def _is_for_inference(model: nn.Module) -> bool:
-    """Whether a network was made in torch's inference mode: nothing can be asked about the slopes of its outputs."""
-    return any(own.is_inference() for own in (*model.parameters(), *model.buffers()))
+def _is_for_inference(network: nn.Module) -> bool:
+    """Whether a network was made in torch's inference mode, in which outputs have no gradients."""
+    return any(tensor.is_inference() for tensor in (*network.parameters(), *network.buffers()))
 
 
-def _draws_apart(model: nn.Module) -> bool:
-    """Whether the examples of a batch have draws of their own, so that they may as well be copies of one."""
-    layers = [part for part in model.modules() if isinstance(part, VariationalLayer)]
-    return draws_by_layers(model) and all(part.drawn_as != "shared" for part in layers)
+def _draws_apart(network: nn.Module) -> bool:
+    """Whether each example of a batch has its own weight sample, so that copies of one example have different ones."""
+    layers = [module for module in network.modules() if isinstance(module, VariationalLayer)]
+    return draws_by_layers(network) and all(layer.drawn_as != "shared" for layer in layers)
 
 
-def _has_graph(model: nn.Module) -> bool:
-    return any(isinstance(part, fx.GraphModule) for part in model.modules())
+def _has_graph(network: nn.Module) -> bool:
+    return any(isinstance(module, fx.GraphModule) for module in network.modules())
 
 
-def _noted(tensor: Tensor) -> Tensor:
-    """A tensor that says whether it was written to."""
+def _noting_writes(tensor: Tensor) -> Tensor:
+    """A tensor that counts writes to it: one made in inference mode does not, and is copied."""
     return tensor.clone() if tensor.is_inference() else tensor
 
 
 def _repeated(call: _Call, size: int, times: int) -> _Call:
-    """A call whose batch is there several times, one copy after the other."""
+    """A call with several copies of its batch, one after the other."""
 
     def copies(tensor: Tensor) -> Tensor:
         has_batch = tensor.ndim > 0 and tensor.shape[0] == size
@@ -213,14 +214,15 @@ def _batch_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     return next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), 0)
 
 
-def _has_plain_layers(model: nn.Module) -> bool:
+def _has_plain_layers(network: nn.Module) -> bool:
     """Whether a network has matrices that are not drawn."""
-    drawn = {id(own) for part in model.modules() if isinstance(part, VariationalLayer) for own in part.parameters()}
-    return any(own.ndim > 1 and id(own) not in drawn for own in model.parameters())
+    layers = [module for module in network.modules() if isinstance(module, VariationalLayer)]
+    drawn = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    return any(parameter.ndim > 1 and id(parameter) not in drawn for parameter in network.parameters())
 
 
 def _checked(output: Any, number: int) -> Tensor:  # noqa: ANN401
-    """An output that is a tensor of finite numbers."""
+    """The output, checked to be a tensor of finite numbers."""
     name = f"output of batch {number}"
     if not isinstance(output, Tensor):
         given = f"a {type(output).__name__}"
@@ -229,11 +231,11 @@ def _checked(output: Any, number: int) -> Tensor:  # noqa: ANN401
     return output.to(torch.promote_types(output.dtype, torch.float32))
 
 
-def _generator_for(model: nn.Module, seed: int) -> torch.Generator:
-    """A generator where the network is."""
+def _generator_for(network: nn.Module, seed: int) -> torch.Generator:
+    """A seeded generator on the device of the network."""
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise RangeError("seed", repr(seed), "a whole number of at least 0, or None", "Pass an int.")
-    return torch.Generator(next((own.device for own in model.parameters()), torch.device("cpu")))
+    return torch.Generator(next((parameter.device for parameter in network.parameters()), torch.device("cpu")))
 
 
 def _check_samples(samples: int) -> None:
@@ -243,8 +245,9 @@ def _check_samples(samples: int) -> None:
         raise RangeError("samples", samples, "at least 0", "0 uses the mean weights, once; 6 is what the papers use.")
 
 
-def _check_model(model: object, cut: CutLike | None) -> None:
-    if not isinstance(model, nn.Module):
-        raise DtypeError("model", f"a {type(model).__name__}", "a nested network or an nn.Module", "Pass the network.")
-    if cut is not None and not isinstance(model, Nested):
+def _check_network(network: object, cut: CutLike | None) -> None:
+    if not isinstance(network, nn.Module):
+        kind = type(network).__name__
+        raise DtypeError("model", f"a {kind}", "a nested network or an nn.Module", "Pass the network.")
+    if cut is not None and not isinstance(network, Nested):
         raise ArgumentError("cut", cut, "None for a plain network", "Only what nest(...) gives can be cut.")

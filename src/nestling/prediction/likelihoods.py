@@ -26,11 +26,11 @@ from nestling.running.moments import Direction
 from nestling.tensor_arguments import floating_tensor, real_tensor, whole_tensor
 
 LOG_VARIANCE_LIMIT = 12.0
-"""Learned log-variances stay within plus and minus this: standard deviations from 0.0025 to 400."""
+"""Learned log-variances stay between minus and plus this limit: standard deviations from 0.0025 to 400."""
 
 
 def likelihood_named(name: "str | Likelihood") -> "Likelihood":
-    """The likelihood of that name; one that was built, such as ``Gaussian(std=0.1)``, is given back."""
+    """The likelihood of that name; a Likelihood, such as ``Gaussian(std=0.1)``, is returned unchanged."""
     if isinstance(name, Likelihood):
         return name
     if name not in _LIKELIHOODS:
@@ -46,11 +46,11 @@ class Likelihood(ABC):
 
     @abstractmethod
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
-        """Log-probability of every element of a target, with gradients for the output."""
+        """Log-probability of every element of a target, differentiable with respect to the output."""
 
     @abstractmethod
     def check(self, output: Tensor, target: Tensor) -> None:
-        """Refuse a target whose shape, dtype or values can't go with an output."""
+        """Raise if the shape, dtype or values of a target don't fit an output."""
 
     @abstractmethod
     def predictive(
@@ -65,14 +65,14 @@ class Likelihood(ABC):
 
     @abstractmethod
     def tally(self, num_bins: int, temperature: float, thresholds: Mapping[float, float]) -> Tally:
-        """What adds up the scores of a data set."""
+        """The running sums for the scores of a data set."""
 
     @abstractmethod
     def rows(self, outputs: Tensor, target: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-        """Elements as examples of their own, ``limit`` for each example at most, chosen at random."""
+        """Elements as separate examples, at most ``limit`` per example, chosen at random."""
 
     def direction(self, output: Tensor) -> Direction:
-        """How a change of an output matters most: each number of it by itself, of one sign or the other."""
+        """The direction in which a change of an output matters most: each number by itself, with a random sign."""
         return Direction(random_signs(output), random=math.prod(output.shape[1:]) > 1)
 
     def nll(self, output: Tensor, target: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class Likelihood(ABC):
         return -self.log_prob(output, target).mean()
 
     def score(self, output: Tensor, target: Tensor) -> Tensor:
-        """What a search makes as large as it can, for every element: by default its log-probability."""
+        """The quantity that a search maximises, for every element: by default its log-probability."""
         return self.log_prob(output, target)
 
     def elements(self, target: Tensor) -> int:
@@ -89,7 +89,7 @@ class Likelihood(ABC):
 
 
 class _Classes(Likelihood):
-    """Labels of an example, or of each of its positions, which several raters may have labelled."""
+    """Labels per example, or per position of an example, by one or several raters."""
 
     @abstractmethod
     def class_logits(self, output: Tensor, axis: int) -> Tensor:
@@ -97,7 +97,7 @@ class _Classes(Likelihood):
 
     @abstractmethod
     def num_outputs(self, output: Tensor) -> int:
-        """How many entries along axis 1 of an output there must be."""
+        """The required length of axis 1 of an output."""
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
         """Log-probability of labels (B, ...), or of those of each rater (B, R, ...)."""
@@ -111,14 +111,14 @@ class _Classes(Likelihood):
         return (self.class_logits(output, 1).argmax(1) == target).to(output.dtype)
 
     def check(self, output: Tensor, target: Tensor) -> None:
-        """Refuse labels that are not whole numbers of the right shape, or that name a class there is not."""
+        """Raise if labels are not whole numbers of the right shape, or name a class that does not exist."""
         if target.dtype != torch.bool:
             whole_tensor("target", target)
         self._check_shapes(output, target)
         low, high = (int(end) for end in target.aminmax()) if target.numel() else (0, 0)
         num_classes = self.class_logits(output[:1], 1).shape[1]
         if low < 0 or high >= num_classes:
-            needed = f"labels from 0 to {num_classes - 1}, as many as the network has classes"
+            needed = f"labels from 0 to {num_classes - 1}, one per class of the network"
             raise RangeError("target", f"labels from {low} to {high}", needed, "Renumber them, or widen the network.")
 
     def predictive(
@@ -135,12 +135,12 @@ class _Classes(Likelihood):
         return ClassPrediction.from_logits(logits, thresholds=thresholds, keep_samples=keep_samples)
 
     def tally(self, num_bins: int, temperature: float, thresholds: Mapping[float, float]) -> Tally:
-        """What adds up the scores of a data set with labels."""
+        """The running sums for the scores of a data set with labels."""
         predictive = partial(self.predictive, temperature=temperature, thresholds=thresholds, keep_samples=True)
         return ClassTally(predictive, num_bins)
 
     def rows(self, outputs: Tensor, target: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-        """Some positions of every example, with the label of one rater each."""
+        """Some positions of every example, each with the label of one rater."""
         return _rows(outputs, target, self.num_outputs(outputs[0]), limit)
 
     def _check_shapes(self, output: Tensor, target: Tensor) -> None:
@@ -165,11 +165,11 @@ class Categorical(_Classes):
         return output
 
     def num_outputs(self, output: Tensor) -> int:
-        """One for each class."""
+        """One per class."""
         return output.shape[1]
 
     def direction(self, output: Tensor) -> Direction:
-        """The slope of the log-odds of the likeliest class against all others; with several positions, signs differ."""
+        """The gradient of the likeliest class's log-odds; with several positions, each has a random sign."""
         if output.ndim < 2 or output.shape[1] < 2:
             return super().direction(output)
         top = output.argmax(1, keepdim=True)
@@ -199,7 +199,7 @@ class _Normal(Likelihood):
 
     @abstractmethod
     def moments(self, output: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance of every number, where ``axis`` comes after that of the batch."""
+        """Mean and log-variance of every number; ``axis`` is the one after the batch axis."""
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
         """Log-density at every number of a target."""
@@ -207,7 +207,7 @@ class _Normal(Likelihood):
         return normal_log_prob(target, mean, log_variance)
 
     def check(self, output: Tensor, target: Tensor) -> None:
-        """Refuse targets that are not finite numbers of the right shape."""
+        """Raise if targets are not finite numbers of the right shape."""
         real_tensor("target", target)
         self._checked(output, target)
 
@@ -225,7 +225,7 @@ class _Normal(Likelihood):
         return RegressionPrediction(mean, tempered, keep_samples, thresholds=thresholds)
 
     def tally(self, num_bins: int, temperature: float, thresholds: Mapping[float, float]) -> Tally:
-        """What adds up the scores of a data set with numbers as targets."""
+        """The running sums for the scores of a data set with numbers as targets."""
         return RegressionTally(partial(self.predictive, temperature=temperature, thresholds=thresholds), num_bins)
 
     def rows(self, outputs: Tensor, target: Tensor, limit: int) -> tuple[Tensor, Tensor]:
@@ -243,7 +243,7 @@ class _Normal(Likelihood):
 
 
 class Gaussian(_Normal):
-    """The output is the mean; the noise has the same, given, standard deviation everywhere."""
+    """The output is the mean; the noise has the same fixed standard deviation everywhere."""
 
     name = "gaussian"
     num_outputs = 1
@@ -257,16 +257,16 @@ class Gaussian(_Normal):
 
 
 class HeteroscedasticGaussian(_Normal):
-    """The output (B, 2 D, ...) is D means and then D log-variances, which are kept within a range, smoothly."""
+    """The output (B, 2 D, ...) is D means and then D log-variances, which are limited smoothly to a range."""
 
     name = "heteroscedastic_gaussian"
     num_outputs = 2
 
     def moments(self, output: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-        """The halves of the output; the second is the log-variance itself but for e^-12 near zero."""
+        """The halves of the output; near zero the second is the log-variance itself, up to e^-12."""
         _check_ndim(output, axis + 1, self.name)
         if output.shape[axis] % 2:
-            needed = "an even number of entries for each example: means, then log-variances"
+            needed = "an even number of entries per example: means, then log-variances"
             raise ShapeError("output", f"shape {tuple(output.shape)}", needed, "Double the last layer's outputs.")
         mean, raw = output.chunk(2, axis)
         below = LOG_VARIANCE_LIMIT - softplus(LOG_VARIANCE_LIMIT - raw)
@@ -276,11 +276,11 @@ class HeteroscedasticGaussian(_Normal):
 def _check_ndim(output: Tensor, least: int, name: str) -> None:
     if output.ndim < least:
         needed = f"at least {least}-dimensional for the {name} likelihood, the batch first"
-        raise ShapeError("output", f"shape {tuple(output.shape)}", needed, "Check what the network gives for a batch.")
+        raise ShapeError("output", f"shape {tuple(output.shape)}", needed, "Check the network's output for a batch.")
 
 
 def _rows(outputs: Tensor, target: Tensor, num_outputs: int, limit: int) -> tuple[Tensor, Tensor]:
-    """Outputs (S, n, num_outputs) and elements (n,) of the target that belong together."""
+    """Matching outputs (S, n, num_outputs) and elements (n,) of the target, at most ``limit`` per example."""
     num_samples, batch = outputs.shape[:2]
     by_position = outputs.reshape(num_samples, batch, num_outputs, -1).movedim(2, 3).flatten(1, 2)
     positions = torch.arange(by_position.shape[1]).view(batch, 1, -1)

@@ -29,30 +29,32 @@ def predict(
     seed: int | None = None,
     by: By = "draws",
 ) -> Prediction:
-    """Average the distributions that a network predicts under ``samples`` draws of its weights.
+    """Average the distributions that a network predicts under ``samples`` samples of its weights.
 
-    ``model`` is nested, and runs at ``cut`` (None: its current one), or plain. ``x`` is what it is called with: a
-    tensor, a tuple of arguments, or a dictionary of keyword arguments. ``samples=0`` uses the mean weights, once; so
-    does a network without variational layers. The draws are joint over the positions of an example, and
-    ``prediction.samples`` shows whole masks, if the layers' sampling is ``"shared"`` or ``"each"``.
+    ``model`` is nested, and runs at ``cut`` (None: its current one), or plain. ``x`` is its input: a tensor, a tuple of
+    arguments, or a dictionary of keyword arguments. With ``samples=0``, or without variational layers, the network
+    runs once with its mean weights. If the layers' sampling is ``"shared"`` or ``"each"``, a sample is joint over the
+    positions of an example, so that ``prediction.samples`` shows whole masks.
 
-    ``calibration`` brings a temperature and conformal sets. ``batch_size`` bounds how many examples run at once, each
-    such batch with draws of its own. ``seed`` makes the draws reproducible; None takes torch's random state.
+    ``calibration`` brings a temperature and conformal sets. ``batch_size`` limits how many examples run at once; each
+    such batch has its own weight samples. ``seed`` makes them reproducible; None takes torch's random state.
 
-    ``by`` is ``"draws"``; ``"fast_draws"``, for which layers with ``"local"`` sampling draw one weight for a batch of
-    more than 16, and one number a channel for a smaller one, evenly, at about half the time; or ``"moments"``: no
-    weight is drawn, but means and variances go through the network once, each element a Gaussian independent of the
-    others; a pass back says how far the noise of all layers moves what decides (the log-odds of the likeliest class),
-    which sets the variances of an example's outputs (of a batch's, for several pixels or numbers); and 100 draws of the
-    outputs are averaged. An operation without a rule for moments is named in a warning, and ``samples`` draws are made
-    from there on.
+    ``by`` is one of three:
+    ``"draws"``: each weight sample is drawn as the layers' sampling says.
+    ``"fast_draws"``: about twice as fast. Layers with ``"local"`` sampling draw one weight per batch of more than 16
+    examples; for smaller batches one noise value per channel, its variance that of an input equal at all positions.
+    ``"moments"``: no weight is drawn. Means and variances go through the network once, each element taken as an
+    independent Gaussian. A backward pass from the log-odds of the likeliest class measures how much the noise of all
+    layers moves them, and sets the variances of an example's outputs (of a batch's outputs, if an example has several
+    pixels or numbers). 100 samples of the outputs are averaged. An operation without a rule for moments is named in a
+    warning, and runs on ``samples`` samples from there on.
     """
-    chosen = likelihood_named(likelihood)
-    with passes(model, cut, samples, seed, chosen, by) as run:
+    chosen_likelihood = likelihood_named(likelihood)
+    with passes(model, cut, samples, seed, chosen_likelihood, by) as run:
         if calibration is not None:
-            calibration.check(chosen.name, run.cut)
+            calibration.check(chosen_likelihood.name, run.cut)
         outputs = torch.cat([run(part, number) for number, part in enumerate(_parts(x, batch_size))], 1)
-    return chosen.predictive(
+    return chosen_likelihood.predictive(
         outputs,
         temperature=1.0 if calibration is None else calibration.temperature,
         thresholds=NO_THRESHOLDS if calibration is None else calibration.thresholds,
@@ -61,7 +63,7 @@ def predict(
 
 
 def _parts(x: Any, batch_size: int | None) -> Iterator[Any]:  # noqa: ANN401
-    """Pieces of every tensor that has the batch as its first axis."""
+    """The input in parts of ``batch_size``, cut along the first axis of every tensor that has the batch there."""
     if batch_size is None:
         yield x
         return

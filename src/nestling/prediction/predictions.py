@@ -13,10 +13,10 @@ from nestling.prediction.uncertainty import entropy, mean_log_probs, normal_log_
 
 @dataclass(frozen=True, eq=False)
 class Prediction(ABC):
-    """The predictive distribution of a batch, averaged over draws of the weights.
+    """The predictive distribution of a batch, averaged over weight samples.
 
-    ``total`` uncertainty is the sum of ``aleatoric`` (what remains if the weights were known) and ``epistemic`` (how
-    far the draws disagree). ``thresholds``, by coverage, come with a calibration.
+    ``total`` uncertainty is the sum of ``aleatoric`` (the part that would remain if the weights were known) and
+    ``epistemic`` (how far the samples disagree). ``thresholds``, by coverage, come with a calibration.
     """
 
     thresholds: Mapping[float, float] = field(default_factory=dict, kw_only=True, repr=False)
@@ -24,7 +24,7 @@ class Prediction(ABC):
     @property
     @abstractmethod
     def samples(self) -> Tensor | None:
-        """The predictions (S, B, ...) under each draw, if they were asked for."""
+        """The predictions (S, B, ...) of each weight sample, if they were kept."""
 
     @property
     @abstractmethod
@@ -34,12 +34,12 @@ class Prediction(ABC):
     @property
     @abstractmethod
     def aleatoric(self) -> Tensor:
-        """The uncertainty under one draw, on average."""
+        """The mean uncertainty of one weight sample."""
 
     @property
     @abstractmethod
     def epistemic(self) -> Tensor:
-        """The disagreement between draws, never below zero; zero where nothing is drawn."""
+        """The disagreement between weight samples, never below zero; zero if nothing is drawn."""
 
     @abstractmethod
     def log_prob(self, target: Tensor) -> Tensor:
@@ -47,15 +47,15 @@ class Prediction(ABC):
 
     @abstractmethod
     def nonconformity(self, target: Tensor) -> Tensor:
-        """How badly every element of a target fits, as split-conformal prediction ranks it."""
+        """The nonconformity score of split-conformal prediction for every element of a target."""
 
     @abstractmethod
     def set_size(self, coverage: float) -> Tensor:
-        """How much every conformal set holds: a number of classes, or the length of an interval."""
+        """The size of every conformal set: a number of classes, or the length of an interval."""
 
     @abstractmethod
     def unfamiliarity(self) -> dict[str, Tensor]:
-        """Scores (B,) that are high on examples unlike the training data, by name; the first one is the headline."""
+        """Scores (B,) by name, high on out-of-distribution examples; the first is the one ``Scores.auroc`` reports."""
 
     def covers(self, target: Tensor, coverage: float) -> Tensor:
         """Whether every element of a target lies in its conformal set."""
@@ -63,8 +63,8 @@ class Prediction(ABC):
 
     def threshold(self, coverage: float) -> float:
         """The threshold that was calibrated for a coverage."""
-        for known, threshold in self.thresholds.items():
-            if math.isclose(known, coverage):
+        for calibrated, threshold in self.thresholds.items():
+            if math.isclose(calibrated, coverage):
                 return threshold
         needed = f"one that was calibrated ({', '.join(map(str, self.thresholds)) or 'there is none'})"
         raise ArgumentError(
@@ -84,12 +84,12 @@ class ClassPrediction(Prediction):
     def from_logits(
         cls, logits: Tensor, *, thresholds: Mapping[float, float], keep_samples: bool = False
     ) -> "ClassPrediction":
-        """Average the distributions that logits (S, B, C, ...) stand for."""
-        each = logits.log_softmax(2)
+        """Average the distributions given by logits (S, B, C, ...)."""
+        log_probs = logits.log_softmax(2)
         return cls(
-            mean_log_probs(each),
-            entropy(each, 2).mean(0),
-            each.exp() if keep_samples else None,
+            mean_log_probs(log_probs),
+            entropy(log_probs, 2).mean(0),
+            log_probs.exp() if keep_samples else None,
             thresholds=thresholds,
         )
 
@@ -100,7 +100,7 @@ class ClassPrediction(Prediction):
 
     @property
     def samples(self) -> Tensor | None:
-        """Probabilities (S, B, C, ...) under each draw, if they were asked for."""
+        """Probabilities (S, B, C, ...) of each weight sample, if they were kept."""
         return self.sample_probs
 
     @property
@@ -125,7 +125,7 @@ class ClassPrediction(Prediction):
 
     @property
     def aleatoric(self) -> Tensor:
-        """The entropy under one draw, on average."""
+        """The mean entropy of one weight sample."""
         return self.expected_entropy
 
     @property
@@ -134,7 +134,7 @@ class ClassPrediction(Prediction):
         return (self.entropy - self.expected_entropy).clamp_min(0)
 
     def sets(self, coverage: float = 0.9) -> Tensor:
-        """Conformal sets (B, C, ...), true for each class that a set holds; a set may hold none."""
+        """Conformal sets (B, C, ...), true for each class in a set; a set may be empty."""
         return 1 - self.probs <= self.threshold(coverage)
 
     def log_prob(self, target: Tensor) -> Tensor:
@@ -146,11 +146,11 @@ class ClassPrediction(Prediction):
         return 1 - self.log_prob(target).exp()
 
     def set_size(self, coverage: float) -> Tensor:
-        """How many classes every set holds."""
+        """The number of classes in every set."""
         return self.sets(coverage).sum(1)
 
     def unfamiliarity(self) -> dict[str, Tensor]:
-        """Entropy, mutual information, and the top class's surprise: it orders as 1 - p does, but never saturates."""
+        """Entropy, mutual information, and -log p of the top class, which ranks as 1 - p does and never saturates."""
         scores = {
             "entropy": self.entropy,
             "mutual_information": self.epistemic,
@@ -161,7 +161,7 @@ class ClassPrediction(Prediction):
 
 @dataclass(frozen=True, eq=False)
 class RegressionPrediction(Prediction):
-    """A mixture of one Gaussian for each draw, all with equal weight; uncertainties are variances (B, ...)."""
+    """A mixture of one Gaussian per weight sample, with equal weights; uncertainties are variances (B, ...)."""
 
     sample_means: Tensor = field(repr=False)
     sample_log_variances: Tensor = field(repr=False)
@@ -184,7 +184,7 @@ class RegressionPrediction(Prediction):
 
     @property
     def samples(self) -> Tensor | None:
-        """The means (S, B, ...) under each draw, if they were asked for."""
+        """The means (S, B, ...) of each weight sample, if they were kept."""
         return self.sample_means if self.keep_samples else None
 
     @property
@@ -194,16 +194,16 @@ class RegressionPrediction(Prediction):
 
     @property
     def aleatoric(self) -> Tensor:
-        """The variance of the noise, on average over the draws."""
+        """The variance of the noise, averaged over the weight samples."""
         return self.sample_log_variances.exp().mean(0)
 
     @property
     def epistemic(self) -> Tensor:
-        """The variance of the means between draws."""
+        """The variance of the means over the weight samples."""
         return self.sample_means.var(0, correction=0)
 
     def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
-        """The ends of the conformal interval, which reaches equally many standard deviations to both sides."""
+        """The ends of the conformal interval, which is symmetric around the mean."""
         reach = self.threshold(coverage) * self.std
         return self.mean - reach, self.mean + reach
 
@@ -220,7 +220,7 @@ class RegressionPrediction(Prediction):
         return 2 * self.threshold(coverage) * self.std
 
     def unfamiliarity(self) -> dict[str, Tensor]:
-        """The variance, and the part of it that the draws disagree about."""
+        """The variance, and the part of it that comes from disagreement between weight samples."""
         return {"variance": _per_example(self.variance), "epistemic_variance": _per_example(self.epistemic)}
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Reliability:
-    """In each of some equal bins of confidence: mean confidence, accuracy (both zero in an empty bin), and count."""
+    """Mean confidence, accuracy (both zero in an empty bin) and count, per bin of equal width in confidence."""
 
     confidence: tuple[float, ...]
     accuracy: tuple[float, ...]
@@ -16,17 +16,17 @@ class Reliability:
 
     @property
     def ece(self) -> float:
-        """Expected calibration error: the mean distance of confidence and accuracy, weighted by the counts."""
+        """Expected calibration error: the mean distance between confidence and accuracy, weighted by the counts."""
         bins = zip(self.confidence, self.accuracy, self.count, strict=True)
         return sum(count * abs(confidence - accuracy) for confidence, accuracy, count in bins) / sum(self.count)
 
 
 def bin_sums(confidence: Tensor, correct: Tensor, num_bins: int) -> Tensor:
-    """For each bin (a, b] of confidence: how many there are, the sum of their confidence, and how many are correct.
+    """Per bin (a, b] of confidence: the number of predictions, the sum of confidences, and the number correct.
 
-    The result (3, num_bins) of a whole data set is the sum of those of its batches; calibration errors of batches, on
-    the other hand, must not be averaged. As in Guo et al. 2017 a confidence of one belongs to the last bin, where
-    torchmetrics opens a bin of its own.
+    The result (3, num_bins) for a data set is the sum over its batches; calibration errors of batches, in contrast,
+    must not be averaged. As in Guo et al. 2017 a confidence of one belongs to the last bin; torchmetrics gives it a
+    separate bin.
     """
     values = confidence.double().flatten()
     inner_edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.float64)[1:-1]
@@ -36,9 +36,8 @@ def bin_sums(confidence: Tensor, correct: Tensor, num_bins: int) -> Tensor:
 
 
 def reliability(sums: Tensor) -> Reliability:
-    """The curve that sums (3, num_bins) stand for."""
+    """The curve from the sums (3, num_bins) of ``bin_sums``."""
     count, confidence, correct = sums
-    some = count.clamp_min(1)
-    return Reliability(
-        tuple((confidence / some).tolist()), tuple((correct / some).tolist()), tuple(int(n) for n in count.tolist())
-    )
+    divisor = count.clamp_min(1)
+    means, accuracies = (confidence / divisor).tolist(), (correct / divisor).tolist()
+    return Reliability(tuple(means), tuple(accuracies), tuple(int(n) for n in count.tolist()))

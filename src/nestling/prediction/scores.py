@@ -11,7 +11,7 @@ from nestling.prediction.reliability import Reliability
 
 @dataclass(frozen=True)
 class SetScores:
-    """Of conformal sets: the share that holds the truth, and the mean number of classes or length of an interval."""
+    """The share of conformal sets that contain the true target, and the mean number of classes or interval length."""
 
     coverage: float
     size: float
@@ -21,8 +21,8 @@ class SetScores:
 class Scores(ABC):
     """Over ``count`` examples: ``nll`` in nats per labelled element, and ``ece``, both of the averaged distribution.
 
-    ``by`` says how well each uncertainty tells the data set from the one given as ``ood``, whose examples are the
-    positive class; ``sets`` how the conformal sets of a calibration did, by the coverage they were made for.
+    ``by`` says how well each uncertainty tells the data set from the out-of-distribution one, whose examples are the
+    positive class. ``sets`` has the scores of a calibration's conformal sets, by the coverage they were made for.
     """
 
     count: int
@@ -34,42 +34,42 @@ class Scores(ABC):
     @property
     def auroc(self) -> float | None:
         """Area under the ROC curve by the first of the uncertainties; None without ``ood``."""
-        return next((found.auroc for found in self.by.values()), None)
+        return next((detection.auroc for detection in self.by.values()), None)
 
     @property
     def aupr(self) -> float | None:
         """Average precision by the first of the uncertainties; None without ``ood``."""
-        return next((found.aupr for found in self.by.values()), None)
+        return next((detection.aupr for detection in self.by.values()), None)
 
     @property
     @abstractmethod
     def quality(self) -> float:
-        """What is to be as large as possible, the mean of ``Likelihood.score``."""
+        """The quantity to maximise, the mean of ``Likelihood.score``."""
 
     @property
     def quality_error(self) -> float:
-        """The standard error of ``quality``, where the scores tell it: else 0."""
+        """The standard error of ``quality``, or 0 if the scores do not determine it."""
         return 0.0
 
     @abstractmethod
     def to_dict(self) -> dict[str, object]:
-        """Plain numbers, lists and dictionaries, as JSON holds them; what was not measured is left out."""
+        """Plain numbers, lists and dictionaries for JSON; scores that were not measured are left out."""
 
     def _shared(self) -> dict[str, object]:
-        found: dict[str, object] = {"count": self.count, "nll": self.nll, "ece": self.ece}
+        values: dict[str, object] = {"count": self.count, "nll": self.nll, "ece": self.ece}
         if self.by:
-            found |= {"auroc": self.auroc, "aupr": self.aupr, "by": {name: asdict(d) for name, d in self.by.items()}}
+            values |= {"auroc": self.auroc, "aupr": self.aupr, "by": {name: asdict(d) for name, d in self.by.items()}}
         if self.sets:
-            found["sets"] = {str(coverage): asdict(scores) for coverage, scores in self.sets.items()}
-        return found
+            values["sets"] = {str(coverage): asdict(scores) for coverage, scores in self.sets.items()}
+        return values
 
 
 @dataclass(frozen=True)
 class ClassScores(Scores):
     """Scores of labels; ``brier`` sums over the classes, so it runs from 0 to 2.
 
-    Per pixel, each pixel of each rater counts. ``iou`` and ``dice`` are those of the most probable masks, and ``ged``
-    is the squared energy distance of drawn masks to the raters'; these three are None unless there are pixels.
+    For images, each pixel of each rater counts as one label. ``iou`` and ``dice`` are of the most probable masks, and
+    ``ged`` is the squared energy distance between sampled masks and the raters'; all three are None without pixels.
     """
 
     accuracy: float
@@ -81,7 +81,7 @@ class ClassScores(Scores):
 
     @property
     def quality(self) -> float:
-        """Accuracy; of pixels, most of which are background, the log-likelihood."""
+        """Accuracy; for pixels, most of which are background, the log-likelihood."""
         return self.accuracy if self.iou is None else -self.nll
 
     @property
@@ -90,11 +90,10 @@ class ClassScores(Scores):
         return math.sqrt(self.accuracy * (1 - self.accuracy) / self.count) if self.iou is None else 0.0
 
     def to_dict(self) -> dict[str, object]:
-        """Plain numbers, lists and dictionaries, as JSON holds them; what was not measured is left out."""
+        """Plain numbers, lists and dictionaries for JSON; scores that were not measured are left out."""
         masks = {"iou": self.iou, "dice": self.dice, "ged": self.ged} if self.iou is not None else {}
         curve = {name: list(values) for name, values in asdict(self.reliability).items()}
-        own = {"accuracy": self.accuracy, "brier": self.brier, **masks, "reliability": curve}
-        return self._shared() | own
+        return self._shared() | {"accuracy": self.accuracy, "brier": self.brier, **masks, "reliability": curve}
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class RegressionScores(Scores):
     """Scores of numbers; ``intervals`` is the share of targets in the central interval of each nominal probability.
 
     Intervals are those of the Gaussian with the predicted mean and standard deviation, and ``ece`` is the mean
-    distance between nominal and found (Kuleshov, Fenner and Ermon 2018, with absolute differences).
+    distance between nominal and measured share (Kuleshov, Fenner and Ermon 2018, with absolute differences).
     """
 
     rmse: float
@@ -114,6 +113,6 @@ class RegressionScores(Scores):
         return -self.nll
 
     def to_dict(self) -> dict[str, object]:
-        """Plain numbers, lists and dictionaries, as JSON holds them; what was not measured is left out."""
-        intervals = {str(nominal): found for nominal, found in self.intervals.items()}
+        """Plain numbers, lists and dictionaries for JSON; scores that were not measured are left out."""
+        intervals = {str(nominal): share for nominal, share in self.intervals.items()}
         return self._shared() | {"rmse": self.rmse, "intervals": intervals}

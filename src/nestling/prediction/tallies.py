@@ -14,13 +14,13 @@ from nestling.prediction.reliability import bin_sums, reliability
 from nestling.prediction.scores import ClassScores, RegressionScores, Scores, SetScores
 
 if TYPE_CHECKING:
-    from nestling.processes import Processes  # which imports what exchanges tensors, for a network that is used alone
+    from nestling.processes import Processes  # imports torch.distributed, which one process alone does not need
 
 
 class Tally(ABC):
-    """Adds up batches of outputs (S, B, ...); ``add`` those with targets, ``add_foreign`` those out of distribution.
+    """Adds up batches of outputs (S, B, ...): ``add`` those with targets, ``add_foreign`` out-of-distribution ones.
 
-    Everything that was seen is in ``_sums``, which add up, and ``_rows``, which are one entry an example.
+    ``_sums`` has totals over all batches, ``_rows`` one entry per example.
     """
 
     def __init__(self) -> None:
@@ -33,18 +33,18 @@ class Tally(ABC):
 
     @abstractmethod
     def add_foreign(self, outputs: Tensor) -> None:
-        """Count a batch of the other data set."""
+        """Count a batch of out-of-distribution data."""
 
     @abstractmethod
     def scores(self) -> Scores:
         """The scores of everything that was added."""
 
     def join(self, processes: "Processes") -> None:
-        """Count what the other processes have counted too."""
-        rows = {f"rows {name}": torch.cat(own) for name, own in self._rows.items()}
-        found = processes.gather_tensors({f"sums {name}": own for name, own in self._sums.items()} | rows)
+        """Add the counts of the other processes."""
+        rows = {f"rows {name}": torch.cat(batches) for name, batches in self._rows.items()}
+        gathered = processes.gather_tensors({f"sums {name}": total for name, total in self._sums.items()} | rows)
         self._sums, self._rows = {}, {}
-        for name, tensor in ((name, tensor) for each in found for name, tensor in each.items()):
+        for name, tensor in ((name, tensor) for tensors in gathered for name, tensor in tensors.items()):
             kind, _, name = name.partition(" ")
             if kind == "sums":
                 self._count(name, tensor)
@@ -56,7 +56,7 @@ class Tally(ABC):
         self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def _add_prediction(self, prediction: Prediction, target: Tensor) -> None:
-        """Count what every kind of prediction has: likelihood, conformal sets, unfamiliarity of each example."""
+        """Count what every kind of prediction has: likelihood, conformal sets, unfamiliarity per example."""
         self._count("examples", len(target))
         self._count("elements", target.numel())
         self._count("log prob", prediction.log_prob(target).double().sum())
@@ -95,10 +95,10 @@ class Tally(ABC):
         }
 
     def _detections(self) -> dict[str, Detection]:
-        rows = {name: torch.cat(own) for name, own in self._rows.items()}
+        rows = {name: torch.cat(batches) for name, batches in self._rows.items()}
         return {
-            name.removeprefix("familiar "): detection(own, rows[name.replace("familiar", "foreign", 1)])
-            for name, own in rows.items()
+            name.removeprefix("familiar "): detection(scores, rows[name.replace("familiar", "foreign", 1)])
+            for name, scores in rows.items()
             if name.startswith("familiar ") and name.replace("familiar", "foreign", 1) in rows
         }
 
@@ -125,7 +125,7 @@ class ClassTally(Tally):
             self._add_masks(prediction, rated.flatten(2))
 
     def add_foreign(self, outputs: Tensor) -> None:
-        """Count a batch of the other data set."""
+        """Count a batch of out-of-distribution data."""
         self._add_unfamiliarity("foreign", self._predictive(outputs))
 
     def scores(self) -> ClassScores:
@@ -151,17 +151,17 @@ class ClassTally(Tally):
     def _add_masks(self, prediction: ClassPrediction, raters: Tensor) -> None:
         num_classes = prediction.log_probs.shape[1]
         best = prediction.labels.flatten(1).unsqueeze(1)
-        drawn = best if prediction.samples is None else prediction.samples.argmax(2).flatten(2).transpose(0, 1)
-        found = (
+        sampled = best if prediction.samples is None else prediction.samples.argmax(2).flatten(2).transpose(0, 1)
+        scores = (
             iou(best, raters, num_classes).mean((1, 2)),
             dice(best, raters, num_classes).mean((1, 2)),
-            generalised_energy_distance(drawn, raters, num_classes),
+            generalised_energy_distance(sampled, raters, num_classes),
         )
-        self._count("masks", torch.stack(found).sum(1))
+        self._count("masks", torch.stack(scores).sum(1))
 
 
 class RegressionTally(Tally):
-    """Sums for numbers; ``num_bins`` is how finely nominal probabilities are compared with found ones."""
+    """Sums for numbers; nominal and measured probabilities are compared at ``num_bins`` - 1 points."""
 
     def __init__(self, predictive: Callable[[Tensor], RegressionPrediction], num_bins: int) -> None:
         super().__init__()
@@ -177,18 +177,18 @@ class RegressionTally(Tally):
         self._count("inside", (central[:, None] <= self._nominal).sum(0))
 
     def add_foreign(self, outputs: Tensor) -> None:
-        """Count a batch of the other data set."""
+        """Count a batch of out-of-distribution data."""
         self._add_unfamiliarity("foreign", self._predictive(outputs))
 
     def scores(self) -> RegressionScores:
         """The scores of everything that was added."""
-        found = self._sums["inside"] / self._num_elements
+        shares = self._sums["inside"] / self._num_elements
         return RegressionScores(
             count=self._num_examples,
             nll=self._nll,
-            ece=float((found - self._nominal).abs().mean()),
+            ece=float((shares - self._nominal).abs().mean()),
             rmse=(self._total("squared") / self._num_elements) ** 0.5,
-            intervals=dict(zip(self._nominal.tolist(), found.tolist(), strict=True)),
+            intervals=dict(zip(self._nominal.tolist(), shares.tolist(), strict=True)),
             by=self._detections(),
             sets=self._sets(),
         )

@@ -1,4 +1,4 @@
-"""Pruning: networks made smaller for good by Bayesian dropout, of single weights or of whole units."""
+"""Pruning: networks made permanently smaller by Bayesian dropout of single weights or of whole units."""
 
 from typing import TYPE_CHECKING
 

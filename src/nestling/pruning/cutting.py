@@ -1,4 +1,4 @@
-"""Takes the kept units out of a network: brings them to the front of their groups and makes an ordinary cut."""
+"""Extracts the kept units of a network: moves them to the front of their groups and makes an ordinary cut."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -31,13 +31,13 @@ class KeptInputs(nn.Module):
         return x.index_select(-1, self.index)
 
     def extra_repr(self) -> str:
-        """What ``print`` shows of the layer."""
+        """The text that ``print`` shows for the layer."""
         return f"num_kept={len(self.index)}"
 
 
 @dataclass(frozen=True)
 class CutOut:
-    """A smaller ``network`` with its own ``sites``, and for each the numbers of its ``units``, in their new order."""
+    """A smaller ``network`` with its ``sites``, and for each site the numbers of its ``units`` in their new order."""
 
     network: nn.Module
     units: dict[str, Tensor]
@@ -46,10 +46,10 @@ class CutOut:
 
 @torch.no_grad()
 def cut_out(base: Nested, sites: Sequence[Site], kept: Mapping[str, Tensor], means: Mapping[str, Tensor]) -> CutOut:
-    """The network with the kept units of each site alone, their means folded into the weights that read them.
+    """The network with only the kept units of each site, their means folded into the weights that read them.
 
-    ``base`` is nested with one unit a block and holds the trained weights, which are changed: units are put in another
-    order and weights are scaled. ``kept`` (bool) and ``means`` have an entry (size,) for each site.
+    ``base`` is nested with one unit per block and has the trained weights, which are changed: units are reordered and
+    weights are scaled. ``kept`` (bool) and ``means`` have one entry (size,) per site.
     """
     kept = {name: flags.cpu() for name, flags in joined(sites, kept).items()}
     check_not_empty(kept)
@@ -65,29 +65,29 @@ def cut_out(base: Nested, sites: Sequence[Site], kept: Mapping[str, Tensor], mea
         permute(tensors, site.group, orders[site.name])
     small = extract(base, widths)
     units = {name: order[: widths[name]] for name, order in orders.items()}
-    left = []
+    sites_left = []
     for site in sites:
         if site.group is None:
             path = site.readers[0].path
-            columns = _columns(grouped, path, orders, site.size)[_left(grouped, path, widths, site.size)]
+            columns = _columns(grouped, path, orders, site.size)[_columns_left(grouped, path, widths, site.size)]
             index = kept[site.name][columns].nonzero().squeeze(1)
             units[site.name] = columns[index]
             rows = torch.arange(len(index)).unsqueeze(1)
             readers = [replace(site.readers[0], path=_pick(small, path, index), rows=rows, num_features=len(index))]
         else:
-            readers = [_reader_left(grouped, reader, widths[site.name], widths) for reader in site.readers]
-        left.append(Site(site.name, len(units[site.name]), tuple(readers)))
-    return CutOut(small, units, left)
+            readers = [_reader_after(grouped, reader, widths[site.name], widths) for reader in site.readers]
+        sites_left.append(Site(site.name, len(units[site.name]), tuple(readers)))
+    return CutOut(small, units, sites_left)
 
 
-def with_folded(held: Gates, taken: CutOut, example: Any) -> Nested:  # noqa: ANN401
-    """A smaller network with the noise of the gates that it was taken out from."""
-    parts = [held.by_name[site.name].part(taken.units[site.name]) for site in taken.sites]
-    return gated(taken.network, example, FoldedGates(taken.sites, parts, held.threshold))
+def with_folded(gates: Gates, smaller: CutOut, example: Any) -> Nested:  # noqa: ANN401
+    """A smaller network with the noise of the gates of the network that it was extracted from."""
+    kept_gates = [gates.by_name[site.name].part(smaller.units[site.name]) for site in smaller.sites]
+    return gated(smaller.network, example, FoldedGates(smaller.sites, kept_gates, gates.threshold))
 
 
 def joined(sites: Sequence[Site], kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What is kept when gates meet: a unit none of whose features are read is dropped, and with a unit its features."""
+    """The kept units where gates meet: a unit needs a feature that is read, and a feature a unit that is kept."""
     result = {name: flags.clone() for name, flags in kept.items()}
     features = {site.readers[0].path: site.name for site in sites if site.group is None}
     for site in sites:
@@ -95,22 +95,26 @@ def joined(sites: Sequence[Site], kept: Mapping[str, Tensor]) -> dict[str, Tenso
             continue
         read = torch.zeros_like(result[site.name])
         for reader in site.readers:
-            own = features.get(reader.path)
-            read |= torch.ones_like(read) if own is None else result[own][reader.rows.to(read.device)].any(1)
+            feature_site = features.get(reader.path)
+            read |= (
+                torch.ones_like(read)
+                if feature_site is None
+                else result[feature_site][reader.rows.to(read.device)].any(1)
+            )
         result[site.name] &= read
         for reader in site.readers:
             if reader.path in features:
-                gone = reader.rows[~result[site.name].cpu()].reshape(-1)
-                result[features[reader.path]][gone.to(read.device)] = False
+                dropped = reader.rows[~result[site.name].cpu()].reshape(-1)
+                result[features[reader.path]][dropped.to(read.device)] = False
     return result
 
 
 def check_not_empty(kept: Mapping[str, Tensor]) -> None:
-    """Refuse to take out a network of which a whole layer is gone."""
+    """Raise if nothing is kept of a whole layer."""
     empty = [name for name, flags in kept.items() if not bool(flags.any())]
     if empty:
         raise NestlingError(
-            f"everything was pruned away in {', '.join(empty)}: no network is left to take out. Train with a smaller "
+            f"everything was pruned away in {', '.join(empty)}: no network is left to extract. Train with a smaller "
             "kappa or for fewer epochs, start from a pretrained network, or choose a threshold that keeps more."
         )
 
@@ -126,7 +130,7 @@ def _fold(layer: nn.Module, reader: Reader, factors: Tensor) -> None:
 
 
 def _columns(sites: Sequence[Site], path: str, orders: Mapping[str, Tensor], size: int) -> Tensor:
-    """The feature that each column of a layer's weight reads after the units of groups have moved."""
+    """The feature that each column of a layer's weight reads after the units of groups were reordered."""
     columns = torch.arange(size)
     for site in sites:
         for reader in site.readers:
@@ -135,36 +139,36 @@ def _columns(sites: Sequence[Site], path: str, orders: Mapping[str, Tensor], siz
     return columns
 
 
-def _left(sites: Sequence[Site], path: str, widths: Mapping[str, int], size: int) -> Tensor:
-    """Which columns of a layer's weight a cut leaves."""
-    left = torch.ones(size, dtype=torch.bool)
+def _columns_left(sites: Sequence[Site], path: str, widths: Mapping[str, int], size: int) -> Tensor:
+    """Which columns of a layer's weight a cut keeps."""
+    kept = torch.ones(size, dtype=torch.bool)
     for site in sites:
         for reader in site.readers:
             if reader.path == path:
-                left[reader.rows[widths[site.name] :].reshape(-1)] = False
-    return left
+                kept[reader.rows[widths[site.name] :].reshape(-1)] = False
+    return kept
 
 
-def _reader_left(sites: Sequence[Site], reader: Reader, width: int, widths: Mapping[str, int]) -> Reader:
-    """A reader of the first ``width`` units of its site, where it finds them after a cut."""
-    left = _left(sites, reader.path, widths, reader.num_features)
-    return replace(reader, rows=(left.cumsum(0) - 1)[reader.rows[:width]], num_features=int(left.sum()))
+def _reader_after(sites: Sequence[Site], reader: Reader, width: int, widths: Mapping[str, int]) -> Reader:
+    """A reader of the first ``width`` units of its site, with the rows that these units have after a cut."""
+    kept = _columns_left(sites, reader.path, widths, reader.num_features)
+    return replace(reader, rows=(kept.cumsum(0) - 1)[reader.rows[:width]], num_features=int(kept.sum()))
 
 
 def _pick(network: nn.Module, path: str, index: Tensor) -> str:
-    """Replace a linear layer by one that reads the features of an index alone; the path of that."""
+    """Replace a linear layer by one that reads only the features of an index; return the path of the new layer."""
     full = network.get_submodule(path)
-    known = exact_type(full)
-    weight_axis, axis = known.reads or (0, 0)
+    layer_info = exact_type(full)
+    weight_axis, axis = layer_info.reads or (0, 0)
     if axis != -1:
-        wrong = f"{path} of the smaller network is a {type(full).__name__}"
-        raise NestlingError(f"{wrong}, so that its single features can't be cut. Prune without inputs=True.")
+        given = f"{path} of the smaller network is a {type(full).__name__}"
+        raise NestlingError(f"{given}, so that its single features can't be cut. Prune without inputs=True.")
     weight = full.get_parameter("weight")
     if len(index) == weight.shape[weight_axis]:
         return path
     index, small = index.to(weight.device), deepcopy(full)
     Holders(small).put({"weight": weight.index_select(weight_axis, index)})
-    for name, value in known.sizes(small, dict(small.named_parameters())).items():
+    for name, value in layer_info.sizes(small, dict(small.named_parameters())).items():
         setattr(small, name, value)
     network.set_submodule(path, nn.Sequential(KeptInputs(index), small).eval())
     return f"{path}.1"

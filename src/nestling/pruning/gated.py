@@ -1,4 +1,4 @@
-"""A network whose units are gated where they are read, so that a unit that is dropped is never read."""
+"""A network whose units are gated where they are read, so that a dropped unit is never read."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,51 +16,51 @@ from nestling.running import ModuleRunner, Nested, as_call
 from nestling.running.layers import Stochastic
 
 GATES = "gates"
-"""Name under which a gated network holds its gates; not its module, which may well call everything that it holds."""
+"""Name of the gates in a gated network; they are not in its module, which may call all of its submodules."""
 
 
 def gated(
     module: nn.Module,
     example: Any,  # noqa: ANN401
-    held: "Gates",
+    gates: "Gates",
 ) -> Nested:
     """A copy of a module with gates at their sites, ready for ``train``; it has no widths to draw."""
     copy = deepcopy(module)
     parameter = next(copy.parameters(), None)
     if parameter is not None:
-        held.to(parameter.device, parameter.dtype)
-    copy.register_forward_pre_hook(_Begin(held))
-    copy.register_forward_hook(_End(held), always_call=True)
-    for number, site in enumerate(held.sites):
+        gates.to(parameter.device, parameter.dtype)
+    copy.register_forward_pre_hook(_Begin(gates))
+    copy.register_forward_hook(_End(gates), always_call=True)
+    for number, site in enumerate(gates.sites):
         for reader in site.readers:
-            copy.get_submodule(reader.path).register_forward_pre_hook(_Multiply(held, number, reader))
-    return holding(without_widths(copy, example), held)
+            copy.get_submodule(reader.path).register_forward_pre_hook(_Multiply(gates, number, reader))
+    return attach_gates(without_widths(copy, example), gates)
 
 
-def holding(nested: Nested, held: "Gates") -> Nested:
-    """A network that holds the gates of its module, to be trained and kept with it."""
-    nested.register_module(GATES, held)
+def attach_gates(nested: Nested, gates: "Gates") -> Nested:
+    """A network with the gates of its module as a submodule, so that they are trained and saved with it."""
+    nested.register_module(GATES, gates)
     return nested
 
 
 def without_widths(module: nn.Module, example: Any) -> Nested:  # noqa: ANN401
-    """A module as a nested network of which nothing is cut: what the training loop takes."""
+    """A module as a nested network without groups to cut, as the training loop needs it."""
     return Nested(module, Groups([]), {}, ModuleRunner(module), example=as_call(example), rescale=False)
 
 
 def gates_in(nested: Nested) -> "Gates":
     """The gates of a gated network."""
-    held = nested.get_submodule(GATES)
-    assert isinstance(held, Gates)
-    return held
+    gates = nested.get_submodule(GATES)
+    assert isinstance(gates, Gates)
+    return gates
 
 
 class Gates(Stochastic):
-    """The gates of a network, each drawn once in a forward pass for all the readers of its site.
+    """The gates of a network, each drawn once per forward pass for all the readers of its site.
 
-    In train mode a gate multiplies by a draw; in eval mode by its mean (by a draw inside ``drawing``), and by zero
-    where it keeps nothing at the ``threshold`` (None: each gate's own), so that the network computes what the pruned
-    one will.
+    In train mode a gate multiplies by a sample. In eval mode it multiplies by its mean (inside ``drawing`` by a sample)
+    and, for units dropped at the ``threshold`` (None: each gate's default), by zero, so that the network computes the
+    same as the pruned one.
     """
 
     def __init__(self, sites: Sequence[Site], gates: Sequence[Gate], threshold: float | None) -> None:
@@ -72,7 +72,7 @@ class Gates(Stochastic):
             self.register_buffer(f"alive_{number}", torch.ones(site.size, dtype=torch.bool))
 
     def alive(self, name: str) -> Tensor:
-        """Which units (size,) of a site were not given up for good; eval mode leaves the others out."""
+        """Which units (size,) of a site were not dropped permanently; eval mode leaves the others out."""
         number = [site.name for site in self.sites].index(name)
         return self.get_buffer(f"alive_{number}")
 
@@ -87,7 +87,7 @@ class Gates(Stochastic):
 
     @contextmanager
     def watch(self, see: Callable[[str, Tensor], object]) -> Iterator[None]:
-        """Show the multipliers of every site, with its name, to ``see`` inside the block."""
+        """Call ``see`` with the name and the multipliers of every site, within the ``with`` statement."""
         token = _watching.set({**_watching.get(), self: see})
         try:
             yield
@@ -95,8 +95,8 @@ class Gates(Stochastic):
             _watching.reset(token)
 
     def begin(self) -> None:
-        """Forget the draws of the last forward pass."""
-        _drawn.set({gates: own for gates, own in _drawn.get().items() if gates is not self})
+        """Forget the samples of the last forward pass."""
+        _drawn.set({gates: samples for gates, samples in _drawn.get().items() if gates is not self})
 
     def multiplied(self, number: int, reader: Reader, x: Tensor) -> Tensor:
         """An input of a reader with the units of a site multiplied by their gate."""
@@ -119,12 +119,12 @@ class Gates(Stochastic):
 
 
 _drawn: ContextVar[Mapping[Gates, Mapping[int, Tensor]]] = ContextVar("drawn", default={})  # noqa: B039  # never written to
-"""What was drawn in the forward pass that runs now in this thread or task, by the number of the site."""
+"""The samples of the current forward pass in this thread or task, by the number of the site."""
 _watching: ContextVar[Mapping[Gates, Callable[[str, Tensor], object]]] = ContextVar("watching", default={})  # noqa: B039
 
 
 class FoldedGates(Gates):
-    """The gates of a smaller network, which keeps all of its units and has their means in its weights."""
+    """The gates of a smaller network, which keeps all of its units and has the gates' means in its weights."""
 
     def _multipliers(self, number: int, features: Tensor) -> Tensor:
         gate = self._gates[number]
@@ -134,9 +134,9 @@ class FoldedGates(Gates):
 
 def unit_features(reader: Reader, x: Tensor) -> Tensor:
     """The mean (batch, size) of each unit of an input over its positions and rows."""
-    along = reader.axis % x.ndim
-    rest = [axis for axis in range(1, x.ndim) if axis != along]
-    means = x.mean(rest) if rest else x
+    unit_axis = reader.axis % x.ndim
+    other_axes = [axis for axis in range(1, x.ndim) if axis != unit_axis]
+    means = x.mean(other_axes) if other_axes else x
     return means if reader.is_plain else means[:, reader.rows.to(x.device)].mean(-1)
 
 
@@ -154,28 +154,28 @@ def scaled(reader: Reader, x: Tensor, multipliers: Tensor) -> Tensor:
 class _Begin:
     """Begins a forward pass."""
 
-    def __init__(self, held: Gates) -> None:
-        self.held = held
+    def __init__(self, gates: Gates) -> None:
+        self.gates = gates
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self.held.begin()
+        self.gates.begin()
 
 
 class _End:
-    """Ends a forward pass, so that nothing of its graph stays."""
+    """Ends a forward pass, so that no samples keep its autograd graph alive."""
 
-    def __init__(self, held: Gates) -> None:
-        self.held = held
+    def __init__(self, gates: Gates) -> None:
+        self.gates = gates
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
-        self.held.begin()
+        self.gates.begin()
 
 
 class _Multiply:
-    """Multiplies what a layer reads."""
+    """Multiplies the input of a layer by a gate."""
 
-    def __init__(self, held: Gates, number: int, reader: Reader) -> None:
-        self.held, self.number, self.reader = held, number, reader
+    def __init__(self, gates: Gates, number: int, reader: Reader) -> None:
+        self.gates, self.number, self.reader = gates, number, reader
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return self.held.multiplied(self.number, self.reader, args[0]), *args[1:]
+        return self.gates.multiplied(self.number, self.reader, args[0]), *args[1:]

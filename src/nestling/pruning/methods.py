@@ -1,4 +1,4 @@
-"""The pruning methods by name: which divergence and gate each has, what its threshold means, and how it is trained."""
+"""The pruning methods by name: their divergence and gate, the meaning of their threshold, and their training."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from nestling.training import Recipe, WeightKL
 
 @dataclass(frozen=True)
 class Method:
-    """``structures`` that it can prune, its own first; ``bounds`` within which a ``threshold`` means something."""
+    """``structures`` that the method can prune, the default first; ``bounds`` of a meaningful ``threshold``."""
 
     structures: tuple[Structure, ...]
     gate: Callable[[int], Gate]
@@ -41,23 +41,23 @@ METHODS: dict[str, Method] = {
 }
 
 _WHOLE: Mapping[str, Any] = {"draws": 1, "explore": 0.0, "coupled": 0.0, "sandwich": 0.0, "cuts": (1.0,)}
-"""Entries that concern widths, of which a network that is pruned has none."""
+"""Recipe entries that concern widths, which a network that is pruned does not have."""
 
 
 def method_named(name: str, structure: str | None) -> tuple[Method, Structure]:
-    """The method called ``name``, and what it prunes."""
+    """The method called ``name``, and the structure that it prunes."""
     if name not in METHODS:
         raise ArgumentError("method", repr(name), f"one of {', '.join(METHODS)}", "Check its spelling.")
     method = METHODS[name]
-    for known in method.structures:
-        if structure in (None, known):
-            return method, known
+    for possible in method.structures:
+        if structure in (None, possible):
+            return method, possible
     needed = " or ".join(map(repr, method.structures))
-    raise ArgumentError("structure", repr(structure), f"{needed} for {name}", "Leave it out for the method's own.")
+    raise ArgumentError("structure", repr(structure), f"{needed} for {name}", "Leave it out for the method's default.")
 
 
 def checked_threshold(method: Method, threshold: float | None) -> float:
-    """The threshold that is meant, within the method's bounds."""
+    """The given threshold, checked against the method's bounds, or the method's default."""
     if threshold is None:
         return method.threshold
     low, high = method.bounds
@@ -76,7 +76,7 @@ def pruning_recipe(method: Method, recipe: Recipe | None) -> Recipe:
 
 
 def finishing_recipe(pruning: Recipe, finish: Recipe | bool) -> Recipe | None:
-    """How what is left is trained on; True: a sixth of the epochs of pruning, at a third of its learning rate."""
+    """The recipe that trains the rest after pruning; True: a sixth of the epochs, at a third of the learning rate."""
     if not finish:
         return None
     if isinstance(finish, Recipe):
@@ -86,7 +86,7 @@ def finishing_recipe(pruning: Recipe, finish: Recipe | bool) -> Recipe | None:
 
 
 def tuning_recipe(pruning: Recipe, tune: Recipe | bool) -> Recipe | None:
-    """How the plain network that is left is trained on; True: as ``finish=True`` is."""
+    """The recipe that trains the resulting plain network; True: the recipe of ``finish=True``."""
     last = finishing_recipe(pruning, tune)
     return None if last is None else plain_recipe(last if isinstance(tune, bool) else tune)
 

@@ -1,4 +1,4 @@
-"""``prune``: trains a network with Bayesian dropout until most of it is noise, and takes out what is left."""
+"""``prune``: trains a network with Bayesian dropout until most of it is noise, and extracts the rest."""
 
 from collections.abc import Collection, Mapping
 from copy import deepcopy
@@ -15,7 +15,7 @@ from nestling.errors import ArgumentError, DtypeError, TraceError
 from nestling.network import nest
 from nestling.prediction import Likelihood
 from nestling.pruning.cutting import cut_out, joined, with_folded
-from nestling.pruning.dependent import in_use, run_time_network, with_dependence, with_one_reader
+from nestling.pruning.dependent import drop_unused, run_time_network, with_dependence, with_one_reader
 from nestling.pruning.gated import Gates, gated, gates_in, without_widths
 from nestling.pruning.methods import (
     Method,
@@ -31,8 +31,8 @@ from nestling.pruning.pruned import LayerReport, Pruned
 from nestling.pruning.sites import Site, check_called, chosen_sites, find_sites
 from nestling.pruning.weights import (
     check_weights_left,
-    hold,
-    hold_zeros,
+    freeze_dropped,
+    freeze_zeros,
     kept_weights,
     live_units,
     with_noise,
@@ -68,58 +68,58 @@ def prune(
     likelihood: str | Likelihood | None = None,
     quiet: bool = False,
 ) -> Pruned:
-    """Prune a network, best one that was trained before; the caller's module is left as it is.
+    """Prune a network, preferably a trained one; the caller's module is not changed.
 
-    ``data`` is what ``train`` takes, or one loader that serves for training and validation. ``structure`` is
-    ``"weights"`` (sparse_vd, vbd) or ``"units"`` (every method): neurons and channels, where ``inputs`` gates the
-    single features of linear layers too that read the network's input or flattened channels. ``recipe`` says how long
-    and how fast (``order_lr`` is the gates' learning rate), ``pretrain`` how the network is trained before that (True:
-    the default recipe), ``dependent`` how the second stage of dependent_beta_bernoulli is, ``finish`` how what is left
-    is trained on, noise and all, when the rest is gone (True: for a sixth of the epochs), so that more can go, and
-    ``tune`` how the plain network that results is, without any noise (not ``uncertain``, which stays as it was).
+    ``data`` is as for ``train``, or one loader for both training and validation. ``structure`` is ``"weights"``
+    (sparse_vd, vbd) or ``"units"`` (every method): neurons and channels. ``inputs`` also gates the single features of
+    linear layers that read the network's input or flattened channels.
+    ``recipe`` is for pruning (its ``order_lr`` is the gates' learning rate), ``pretrain`` for training before it (True:
+    the default recipe), ``dependent`` for the second stage of dependent_beta_bernoulli. ``finish`` trains the rest
+    after pruning, with its noise (True: for a sixth of the epochs), so that more can be pruned. ``tune`` trains the
+    resulting plain network without noise; ``uncertain`` stays as it was.
     ``threshold`` is on log alpha for sparse_vd and vbd, on the keep probability for the beta-Bernoullis, on the
     signal-to-noise ratio for log_normal. ``exclude`` names modules to leave alone, ``only`` the groups to gate.
 
     With ``out`` each stage is a run folder in it, and a call that was stopped goes on when it is made again.
     """
-    chosen, kind = method_named(method, structure)
-    limit = checked_threshold(chosen, threshold)
-    _check(module, kind, method, inputs=inputs, only=only, dependent=dependent, finish=finish or tune)
+    chosen_method, chosen_structure = method_named(method, structure)
+    limit = checked_threshold(chosen_method, threshold)
+    _check(module, chosen_structure, method, inputs=inputs, only=only, dependent=dependent, finish=finish or tune)
     if isinstance(data, DataLoader):
         data = (data, data)
     stage = _Stage(example, data, None if out is None else Path(out), likelihood, quiet)
-    before = None if not pretrain else plain_recipe(PRETRAINING if isinstance(pretrain, bool) else pretrain)
-    chosen_recipe = pruning_recipe(chosen, recipe)
-    last, tuning = finishing_recipe(chosen_recipe, finish), tuning_recipe(chosen_recipe, tune)
-    if kind == "weights":
-        with_noise(module, example, tuple(exclude))  # refuse now what can't be pruned, not after it was trained
-        start = stage.start(module, before)
-        found = _prune_weights(stage, module, start, method, limit, chosen_recipe, exclude, last)
-        return stage.tuned(found, tuning)
+    pretraining = None if not pretrain else plain_recipe(PRETRAINING if isinstance(pretrain, bool) else pretrain)
+    chosen_recipe = pruning_recipe(chosen_method, recipe)
+    finishing, tuning = finishing_recipe(chosen_recipe, finish), tuning_recipe(chosen_recipe, tune)
+    if chosen_structure == "weights":
+        with_noise(module, example, tuple(exclude))  # raises now, before any training, if nothing can be pruned
+        start = stage.start(module, pretraining)
+        pruned = _prune_weights(stage, module, start, method, limit, chosen_recipe, exclude, finishing)
+        return stage.tune(pruned, tuning)
     base = _base(module, example, where, exclude)
-    sites, left = _sites(base, method, inputs=inputs, exclude=exclude, only=only)
-    run = stage.with_gates(stage.start(module, before), sites, chosen, limit, chosen_recipe, method)
+    sites, reasons = _sites(base, method, inputs=inputs, exclude=exclude, only=only)
+    run = stage.train_with_gates(stage.start(module, pretraining), sites, chosen_method, limit, chosen_recipe, method)
     if method == "dependent_beta_bernoulli":
-        run = stage.dependent(run, pruning_recipe(chosen, dependent or chosen_recipe))
-    return stage.tuned(_taken_out(run, stage, module, base, sites, method, limit, left, last), tuning)
+        run = stage.train_dependent(run, pruning_recipe(chosen_method, dependent or chosen_recipe))
+    return stage.tune(_extracted(run, stage, module, base, sites, method, limit, reasons, finishing), tuning)
 
 
 def _sites(
     base: Nested, method: str, *, inputs: bool, exclude: Collection[str], only: Collection[str] | None
 ) -> tuple[list[Site], dict[str, str]]:
-    """Where gates are put, and why not elsewhere."""
-    found, left = find_sites(base.module, base.groups, inputs=inputs, exclude=exclude)
-    found, more = check_called(base.module, found, base.example)
-    left |= more
+    """The sites of gates, and for each group without one the reason."""
+    sites, reasons = find_sites(base.module, base.groups, inputs=inputs, exclude=exclude)
+    sites, more_reasons = check_called(base.module, sites, base.example)
+    reasons |= more_reasons
     if method == "dependent_beta_bernoulli":
-        found, more = with_one_reader(found)
-        left |= more
-    return chosen_sites(found, left, only), left
+        sites, more_reasons = with_one_reader(sites)
+        reasons |= more_reasons
+    return chosen_sites(sites, reasons, only), reasons
 
 
 @dataclass(frozen=True)
 class _Stage:
-    """What every stage of one call shares."""
+    """The arguments that all stages of one call share, and the stages."""
 
     example: Any
     data: object
@@ -128,23 +128,23 @@ class _Stage:
     quiet: bool
 
     def start(self, module: nn.Module, recipe: Recipe | None) -> nn.Module:
-        """A copy of the module, trained as it is if there is a recipe for that."""
+        """A copy of the module, trained without gates and noise if there is a recipe."""
         copy = deepcopy(module)
         if recipe is None:
             return copy
         return self._train(without_widths(copy, self.example), recipe, "pretrain", {}).nested.module
 
-    def with_noise(self, nested: Nested, method: str, threshold: float, recipe: Recipe) -> Run:
+    def train_with_noise(self, nested: Nested, method: str, threshold: float, recipe: Recipe) -> Run:
         """Train a network with noise on its weights."""
 
-        def figures(now: Nested) -> dict[str, float]:
-            kept = kept_weights(now, threshold).values()
-            total, left = sum(own.numel() for own in kept), sum(int(own.sum()) for own in kept)
-            return {"sparsity": 1 - left / total, "compression": total / max(1, left)}
+        def figures(current: Nested) -> dict[str, float]:
+            kept = kept_weights(current, threshold).values()
+            total, num_kept = sum(flags.numel() for flags in kept), sum(int(flags.sum()) for flags in kept)
+            return {"sparsity": 1 - num_kept / total, "compression": total / max(1, num_kept)}
 
         return self._train(nested, recipe, "prune", {"method": method, "structure": "weights"}, figures)
 
-    def with_gates(
+    def train_with_gates(
         self, start: nn.Module, sites: list[Site], method: Method, threshold: float, recipe: Recipe, name: str
     ) -> Run:
         """Train a network with its gates."""
@@ -152,25 +152,25 @@ class _Stage:
         about = {"method": name, "structure": "units", "sites": [site.name for site in sites]}
         return self._train(nested, recipe, "prune", about, _kept_units)
 
-    def dependent(self, run: Run, recipe: Recipe) -> Run:
-        """Train the part of the gates that depends on the input, the rest of the gates held fixed."""
+    def train_dependent(self, run: Run, recipe: Recipe) -> Run:
+        """Train the part of the gates that depends on the input, with the rest of the gates fixed."""
         nested = with_dependence(run.nested)
         about = {"method": "dependent", "structure": "units"}
         return self._train(nested, recipe, "dependent", about, _kept_units)
 
     def finish(self, nested: Nested, recipe: Recipe, threshold: float) -> Run:
-        """Train what a threshold has left of a network; others may be tried in the same folder."""
+        """Train the rest of a network after a threshold; other thresholds may be tried in the same folder."""
         return self._train(nested, recipe, f"finish-{threshold:g}", {})
 
-    def tuned(self, pruned: Pruned, recipe: Recipe | None) -> Pruned:
-        """Train the plain network that is left, if there is a recipe for that; weights that are gone stay so."""
+    def tune(self, pruned: Pruned, recipe: Recipe | None) -> Pruned:
+        """Train the resulting plain network if there is a recipe; pruned weights stay zero."""
         if recipe is None:
             return pruned
         network = deepcopy(pruned.network)
         if pruned.structure == "weights":
-            hold_zeros(network, pruned.kept)
+            freeze_zeros(network, pruned.kept)
         run = self._train(without_widths(network, self.example), recipe, f"tune-{pruned.threshold:g}", {})
-        tuned = deepcopy(pruned.network)  # whose weights are free again
+        tuned = deepcopy(pruned.network)  # its zeros are not frozen
         tuned.load_state_dict(run.nested.module.state_dict())
         return replace(pruned, network=tuned, log=[*pruned.log, *run.log])
 
@@ -184,12 +184,12 @@ class _Stage:
     ) -> Run:
         nested.made_with = {"stage": name, **about}
         start = tensors_digest(nested.module.state_dict().values())
-        place = None if self.out is None else self.out / name
+        folder = None if self.out is None else self.out / name
         return train(
             nested,
             self.data,
             recipe,
-            out=place,
+            out=folder,
             likelihood=self.likelihood,
             starts_from=start,
             figures=figures,
@@ -205,31 +205,31 @@ def _prune_weights(
     threshold: float,
     recipe: Recipe,
     exclude: Collection[str],
-    last: Recipe | None,
+    finishing: Recipe | None,
 ) -> Pruned:
     nested = with_noise(start, stage.example, tuple(exclude))
-    run = stage.with_noise(nested, name, threshold, recipe)
+    run = stage.train_with_noise(nested, name, threshold, recipe)
     kept = kept_weights(run.nested, threshold)
     check_weights_left(kept)
     sparse, log = without_weights(run.nested, kept), list(run.log)
-    if last is not None:
-        hold(sparse, kept)
-        finished = stage.finish(sparse, last, threshold)
+    if finishing is not None:
+        freeze_dropped(sparse, kept)
+        finished = stage.finish(sparse, finishing, threshold)
         sparse, log = finished.nested.eval(), [*log, *finished.log]
     plain = sparse.extracted(full_cut(sparse.groups))
-    network, left = _without_dead_units(plain, stage.example)
+    network, reasons = _without_dead_units(plain, stage.example)
     check_same(sparse, network, noisy_calls(sparse.example), "pruned")
     return Pruned(
         network,
         name,
         "weights",
         threshold,
-        [LayerReport(path, int(own.sum()), own.numel()) for path, own in kept.items()],
+        [LayerReport(path, int(flags.sum()), flags.numel()) for path, flags in kept.items()],
         plain_cost(module, stage.example),
         plain_cost(network, stage.example),
         run.nested,
         kept,
-        left,
+        reasons,
         uncertain=sparse.extracted(full_cut(sparse.groups), uncertainty=True),
         log=log,
         folder=stage.out,
@@ -237,21 +237,21 @@ def _prune_weights(
 
 
 def _without_dead_units(plain: nn.Module, example: Any) -> tuple[nn.Module, dict[str, str]]:  # noqa: ANN401
-    """A network without the units that nothing reads or that nothing comes into, and what could not be looked at."""
+    """A network without the units that nothing reads or that read nothing, and why some groups were not checked."""
     try:
         base = _base(plain, example, "inner", ())
     except (TraceError, ArgumentError) as error:
-        return plain, {"units": f"dead ones were not looked for: {error}"}
-    sites, left = find_sites(base.module, base.groups)
-    sites, more = check_called(base.module, sites, base.example)
+        return plain, {"units": f"not checked for dead units: {error}"}
+    sites, reasons = find_sites(base.module, base.groups)
+    sites, more_reasons = check_called(base.module, sites, base.example)
     if not sites:
-        return plain, left | more
+        return plain, reasons | more_reasons
     kept = live_units(base.eval(), sites)
     ones = {site.name: torch.ones(site.size) for site in sites}
-    return cut_out(base, sites, kept, ones).network, left | more
+    return cut_out(base, sites, kept, ones).network, reasons | more_reasons
 
 
-def _taken_out(
+def _extracted(
     run: Run,
     stage: _Stage,
     module: nn.Module,
@@ -259,32 +259,32 @@ def _taken_out(
     sites: list[Site],
     method: str,
     threshold: float,
-    left: Mapping[str, str],
-    last: Recipe | None,
+    reasons: Mapping[str, str],
+    finishing: Recipe | None,
 ) -> Pruned:
-    """The pruned network of a gated one that has been trained."""
-    held = gates_in(run.nested)
+
+    gates = gates_in(run.nested)
     dependent = method == "dependent_beta_bernoulli"
     if dependent:
-        in_use(run.nested, stage.data, run.recipe)
+        drop_unused(run.nested, stage.data, run.recipe)
     with torch.no_grad():
-        alive = {name: gate.keep(threshold) & held.alive(name) for name, gate in held.by_name.items()}
+        alive = {name: gate.keep(threshold) & gates.alive(name) for name, gate in gates.by_name.items()}
         kept = joined(sites, alive)
         means = {
             site.name: torch.ones(site.size)
             if dependent
-            else held.by_name[site.name].expectation(torch.zeros(1, site.size).to(alive[site.name].device))
+            else gates.by_name[site.name].expectation(torch.zeros(1, site.size).to(alive[site.name].device))
             for site in sites
         }
-        take_weights(base, run.nested)
-    taken = cut_out(base, sites, alive, means)
-    uncertain = None if dependent else with_folded(held, taken, stage.example)
-    network = run_time_network(taken, held, threshold) if dependent else taken.network
+        copy_weights(base, run.nested)
+    smaller = cut_out(base, sites, alive, means)
+    uncertain = None if dependent else with_folded(gates, smaller, stage.example)
+    network = run_time_network(smaller, gates, threshold) if dependent else smaller.network
     check_same(run.nested, network, noisy_calls(run.nested.example), "pruned")
     log = list(run.log)
-    if last is not None:
+    if finishing is not None:
         assert uncertain is not None
-        finished = stage.finish(uncertain, last, threshold)
+        finished = stage.finish(uncertain, finishing, threshold)
         uncertain, log = finished.nested.eval(), [*log, *finished.log]
         network.load_state_dict(uncertain.module.state_dict())
     return Pruned(
@@ -297,7 +297,7 @@ def _taken_out(
         plain_cost(network, stage.example),
         run.nested,
         kept,
-        left,
+        reasons,
         uncertain=uncertain,
         log=log,
         folder=stage.out,
@@ -305,8 +305,8 @@ def _taken_out(
 
 
 @torch.no_grad()
-def take_weights(base: Nested, trained: Nested) -> None:
-    """Give a network the weights of a gated one, with the statistics that its norms were recalibrated to."""
+def copy_weights(base: Nested, trained: Nested) -> None:
+    """Copy the weights of a gated network to another, with the recalibrated statistics of its norms."""
     with in_mode(trained, training=False):
         tensors = trained.tensors() | trained.tensors_at(full_cut(trained.groups))
     for name, tensor in base.tensors().items():
@@ -315,14 +315,14 @@ def take_weights(base: Nested, trained: Nested) -> None:
 
 
 def plain_cost(network: nn.Module, example: Any) -> Cost:  # noqa: ANN401
-    """What a plain network takes; its multiply-adds do not know which of its weights are zero."""
+    """The cost of a plain network; its multiply-adds count weights that are zero too."""
     return cost(without_widths(deepcopy(network).eval(), example), 1.0)
 
 
 def _kept_units(nested: Nested) -> dict[str, float]:
-    held = gates_in(nested)
+    gates = gates_in(nested)
     with torch.no_grad():
-        return {name: float(gate.keep(held.threshold).sum()) for name, gate in held.by_name.items()}
+        return {name: float(gate.keep(gates.threshold).sum()) for name, gate in gates.by_name.items()}
 
 
 def _base(module: nn.Module, example: Any, where: Literal["inner", "all"], exclude: Collection[str]) -> Nested:  # noqa: ANN401
@@ -342,7 +342,7 @@ def _base(module: nn.Module, example: Any, where: Literal["inner", "all"], exclu
 
 def _check(
     module: object,
-    kind: Structure,
+    structure: Structure,
     method: str,
     *,
     inputs: bool,
@@ -355,13 +355,11 @@ def _check(
         raise DtypeError("module", given, "an nn.Module", "Wrap a function in a module's forward.")
     if isinstance(module, Nested):
         raise DtypeError("module", "a nested network", "a plain one", "Prune its module, or extract a cut of it.")
-    if kind == "weights" and (inputs or only is not None):
+    if structure == "weights" and (inputs or only is not None):
         raise ArgumentError("inputs, only", "some", 'left out for structure="weights"', "They choose units.")
     if dependent is not None and method != "dependent_beta_bernoulli":
         needed = "left out for other methods than dependent_beta_bernoulli"
         raise ArgumentError("dependent", "a recipe", needed, "It is the recipe of that method's second stage.")
     if finish and method == "dependent_beta_bernoulli":
         needed = "left out for dependent_beta_bernoulli"
-        raise ArgumentError(
-            "finish or tune", "a recipe", needed, "Its second stage trains what is left: see dependent."
-        )
+        raise ArgumentError("finish or tune", "a recipe", needed, "Its second stage trains the rest: see dependent.")

@@ -1,4 +1,4 @@
-"""What pruning gives: a smaller network, and what was kept of each of its layers."""
+"""The result of pruning: a smaller network, and how much was kept of each of its layers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,18 +21,18 @@ class LayerReport:
 
     @property
     def sparsity(self) -> float:
-        """The share that is gone."""
+        """The share that was pruned."""
         return 1 - self.kept / self.total
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """A pruned ``network``, plain and in eval mode, with how it came about; prints as a table.
+    """A pruned ``network``, plain and in eval mode, with a record of its pruning; prints as a table.
 
-    ``before`` and ``after`` are the costs of the network that was given and of this one. ``trained`` is the network
-    with its gates or posteriors as training left it, ``kept`` what the threshold keeps of each layer, ``left`` why
-    other groups could not be pruned. ``uncertain`` is the network with the noise of what is left, for ``predict`` and
-    ``evaluate`` to draw (None for dependent_beta_bernoulli).
+    ``before`` and ``after`` are the costs of the original and of the pruned network. ``trained`` is the network with
+    its gates or posteriors after training, ``kept`` the flags of what the threshold keeps of each layer, ``left`` the
+    reasons why other groups could not be pruned. ``uncertain`` is the pruned network with the noise of its weights or
+    units, for ``predict`` and ``evaluate`` (None for dependent_beta_bernoulli).
     """
 
     network: nn.Module
@@ -51,19 +51,19 @@ class Pruned:
 
     @property
     def compression(self) -> float:
-        """All weights over kept weights, of the layers that were pruned (biases and norms not counted); of units, all
-        parameters of the network over those of the smaller one."""
+        """For weights, all over kept weights of the pruned layers, without biases and norms; for units, parameters of
+        the network over those of the smaller one."""
         if self.structure == "units":
             return self.before.params / self.after.params
-        return sum(own.total for own in self.layers) / max(1, sum(own.kept for own in self.layers))
+        return sum(layer.total for layer in self.layers) / max(1, sum(layer.kept for layer in self.layers))
 
     def to_dict(self) -> dict[str, Any]:
-        """What is known of it, as JSON has it."""
+        """The record as plain values for JSON, without tensors and networks."""
         return {
             "method": self.method,
             "structure": self.structure,
             "threshold": self.threshold,
-            "layers": [{"name": own.name, "kept": own.kept, "total": own.total} for own in self.layers],
+            "layers": [{"name": layer.name, "kept": layer.kept, "total": layer.total} for layer in self.layers],
             "compression": self.compression,
             "before": vars(self.before),
             "after": vars(self.after),

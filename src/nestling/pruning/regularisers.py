@@ -1,4 +1,4 @@
-"""The dropout family as regularisers: noise while a network is trained, after which it is as large as before."""
+"""The dropout family as regularisers: noise while a network is trained, which stays as large as before."""
 
 import math
 from copy import deepcopy
@@ -28,12 +28,12 @@ def regularised(
     drop_prob: float = 0.5,
     input_drop_prob: float = 0.2,
 ) -> Nested:
-    """A copy of a network with a kind of dropout on what its layers read, or on their weights; train it as any other.
+    """A copy of a network with a kind of dropout on the inputs of its layers, or on their weights, ready to train.
 
     ``none``; ``bernoulli`` and ``gaussian`` noise on activations, at ``input_drop_prob`` before the first layer and
     ``drop_prob`` before the others; ``gaussian_local``, the same noise on the weights; ``concrete``, a learned rate
-    for each layer; ``variational`` and ``vbd``, the noise of ``gaussian`` with a scale and a log alpha that each unit
-    learns, which differ in the divergence alone.
+    per layer; ``variational`` and ``vbd``, the noise of ``gaussian`` with a learned scale and log alpha per unit:
+    these two differ only in the divergence.
     """
     if name not in get_args(Regulariser):
         raise ArgumentError("name", repr(name), f"one of {', '.join(get_args(Regulariser))}", "Check its spelling.")
@@ -51,7 +51,7 @@ def regularised(
 
 
 def regulariser_recipe(name: Regulariser, recipe: Recipe) -> Recipe:
-    """A recipe for the whole network, with no divergence where nothing is learned."""
+    """A recipe for the whole network, without a divergence for regularisers that learn nothing."""
     whole = recipe.but(draws=1, explore=0.0, coupled=0.0, sandwich=0.0, cuts=(1.0,))
     return whole if name in ("concrete", "variational", "vbd") else whole.but(kappa=0.0)
 
@@ -68,7 +68,7 @@ def _gate(name: str, size: int, rate: float) -> Gate:
 def _with_weight_noise(module: nn.Module, example: Any, drop_prob: float, input_drop_prob: float) -> Nested:  # noqa: ANN401
     copy = nn.ModuleList([deepcopy(module)])
     make_variational(copy, (), "local")
-    layers = [part for part in copy.modules() if isinstance(part, VariationalLayer)]
+    layers = [module for module in copy.modules() if isinstance(module, VariationalLayer)]
     for number, layer in enumerate(layers):
         mean = layer.posterior.mean
         log_alpha = mean.new_tensor(_log_alpha(drop_prob if number else input_drop_prob))
@@ -77,5 +77,5 @@ def _with_weight_noise(module: nn.Module, example: Any, drop_prob: float, input_
 
 
 def _log_alpha(rate: float) -> float:
-    """log alpha of the Gaussian noise with the variance of dropout at a rate."""
+    """log alpha of the Gaussian noise that has the same variance as dropout at a rate."""
     return math.log(rate) - math.log1p(-rate)

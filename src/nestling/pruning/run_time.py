@@ -1,4 +1,4 @@
-"""Layers that compute only what a gate keeps for the input at hand."""
+"""Layers that compute only with the units that a gate keeps for the current input."""
 
 import torch
 from torch import Tensor, nn
@@ -7,16 +7,16 @@ from torch.nn import functional as F
 from nestling.kept_until_written import Kept
 
 EPS = 1e-6
-"""What phi is kept off 0 and 1 by, as in training."""
+"""The distance of phi from 0 and 1, as in training."""
 FEW = 0.1
-"""Share of kept features up to which they are picked out; above it, multiplying by zeros is faster."""
+"""Share of kept features up to which they are selected; above it, multiplying by zeros is faster."""
 
 
 class RunTimeGate(nn.Module):
-    """Multipliers pi clamp(scale (x - mean) + shift, eps, 1 - eps) of each unit, or zero up to ``threshold``.
+    """Multiplies each unit by pi clamp(scale (x - mean) + shift, eps, 1 - eps), or by zero up to ``threshold``.
 
-    ``rows`` (units, rows per unit) is where the units are along ``axis`` of the input; features that belong to no unit
-    are left as they are.
+    ``rows`` (units, rows per unit) has the positions of the units along ``axis`` of the input; features that belong to
+    no unit are not changed.
     """
 
     pi: Tensor
@@ -41,24 +41,24 @@ class RunTimeGate(nn.Module):
 
     def multipliers(self, x: Tensor) -> Tensor:
         """Multipliers that broadcast with an input (batch, ...)."""
-        along = self.axis % x.ndim
-        rest = [axis for axis in range(1, x.ndim) if axis != along]
-        means = x.mean(rest) if rest else x
+        unit_axis = self.axis % x.ndim
+        other_axes = [axis for axis in range(1, x.ndim) if axis != unit_axis]
+        means = x.mean(other_axes) if other_axes else x
         plain = self._is_plain and len(self.rows) == means.shape[1]
         features = means if plain else means[:, self.rows].mean(-1)
         values = self.pi * (self.scale * (features - self.mean) + self.shift).clamp(EPS, 1 - EPS)
         values = values * (values > self.threshold)
         if not plain:
-            values = torch.ones_like(means).index_copy(1, self.rows.reshape(-1), _spread(values, self.rows.shape[1]))
+            values = torch.ones_like(means).index_copy(1, self.rows.reshape(-1), _repeated(values, self.rows.shape[1]))
         shape = [1] * x.ndim
-        shape[0], shape[along] = values.shape
+        shape[0], shape[unit_axis] = values.shape
         return values.view(shape)
 
 
 class RunTimeReader(nn.Module):
-    """A layer behind a gate; a linear one computes for a single example with the features that the gate keeps alone.
+    """A layer after a gate; for a single example a linear layer computes only with the features that the gate keeps.
 
-    It does so if they are no more than the share ``few`` of all, for it takes time to pick them out.
+    It does so only if they are at most the share ``few`` of all, since selecting features takes time.
     """
 
     def __init__(self, gate: RunTimeGate, layer: nn.Module, few: float = FEW) -> None:
@@ -69,8 +69,8 @@ class RunTimeReader(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output for the gated input."""
         gated = self.gate(x)
-        alone = x.shape[0] == 1 and x.ndim == 2 and not self.training and not torch.compiler.is_compiling()
-        if not alone or not isinstance(self.layer, nn.Linear):
+        is_single = x.shape[0] == 1 and x.ndim == 2 and not self.training and not torch.compiler.is_compiling()
+        if not is_single or not isinstance(self.layer, nn.Linear):
             output: Tensor = self.layer(gated)
             return output
         index = gated[0].nonzero().squeeze(1)
@@ -83,7 +83,7 @@ class RunTimeReader(nn.Module):
         return product if bias is None else product + bias
 
     def _by_feature(self) -> Tensor:
-        """The weight with a row for each feature, so that those that are kept lie together."""
+        """The weight with one row per feature, so that the kept features are contiguous in memory."""
         weight = self.layer.weight
         assert isinstance(weight, Tensor)
         if weight.requires_grad and torch.is_grad_enabled():
@@ -91,6 +91,6 @@ class RunTimeReader(nn.Module):
         return self._columns.of((weight,), lambda: weight.t().contiguous())
 
 
-def _spread(values: Tensor, times: int) -> Tensor:
-    """Each unit's value (batch, units) once for every row it has."""
+def _repeated(values: Tensor, times: int) -> Tensor:
+    """Each unit's value (batch, units) repeated for every row of the unit."""
     return values.unsqueeze(-1).expand(*values.shape, times).flatten(1)

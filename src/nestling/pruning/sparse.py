@@ -1,4 +1,4 @@
-"""Linear layers whose weight is mostly zeros: stored as a bit mask or by rows, and run as whichever form is faster."""
+"""Linear layers whose weight is mostly zeros: stored as a bit mask or by rows, and run in the faster form."""
 
 import warnings
 from copy import deepcopy
@@ -11,17 +11,17 @@ from nestling.arguments import probability
 from nestling.kept_until_written import Kept
 
 FASTER_BELOW = 0.05
-"""Share of weights left below which the rows are multiplied instead of the whole matrix: see benchmarks/sparse.py."""
+"""Share of nonzero weights below which sparse rows are faster than the whole matrix: see benchmarks/sparse.py."""
 SMALL_BELOW = 2**17
-"""Matrices of fewer entries are always multiplied whole: the call alone costs more than they do."""
+"""Matrices of fewer entries are always multiplied whole: the sparse call alone costs more than the product."""
 
 
 class SparseLinear(nn.Module):
-    """y = x w^T + b for a weight of which only the entries that are not zero are stored.
+    """y = x w^T + b for a weight of which only the nonzero entries are stored.
 
-    ``values`` has them row by row; where they are is ``mask`` (a bit for each entry) or ``columns`` and ``starts``
-    (the column of each, and where each row starts), whichever takes fewer bytes. A matrix that is dense or small is
-    multiplied as a whole, and ``as_rows`` says so.
+    ``values`` has them row by row. Their places are in ``mask`` (one bit per entry) or in ``columns`` and ``starts``
+    (the column of each, and where each row starts), whichever takes fewer bytes. ``as_rows`` says whether the sparse
+    rows are multiplied, or the whole matrix, as is faster for dense and small ones.
     """
 
     values: Tensor
@@ -66,7 +66,7 @@ class SparseLinear(nn.Module):
         return weight
 
     def num_bytes(self) -> int:
-        """Bytes that the layer takes at rest."""
+        """Bytes of the stored layer."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.buffers())
 
     def _kept(self) -> Tensor:
@@ -80,22 +80,22 @@ class SparseLinear(nn.Module):
         return kept
 
     def _weight(self) -> Tensor:
-        """The weight in the form that is multiplied, made anew when what is stored has changed."""
+        """The weight in the form that is multiplied, rebuilt when a stored tensor has changed."""
         stored = (self.values, self.mask, self.columns, self.starts)
-        return self._ready.of((own for own in stored if own is not None), self._made, self.as_rows)
+        return self._ready.of((tensor for tensor in stored if tensor is not None), self._build_weight, self.as_rows)
 
-    def _made(self) -> Tensor:
+    def _build_weight(self) -> Tensor:
         with warnings.catch_warnings(action="ignore", category=UserWarning):  # torch calls its sparse rows a beta
             return self.dense().to_sparse_csr() if self.as_rows else self.dense()
 
     def extra_repr(self) -> str:
-        """What ``print`` shows of the layer."""
-        left = self.values.numel() / (self.in_features * self.out_features)
-        return f"in_features={self.in_features}, out_features={self.out_features}, left={left:.2%}"
+        """The text that ``print`` shows for the layer."""
+        share = self.values.numel() / (self.in_features * self.out_features)
+        return f"in_features={self.in_features}, out_features={self.out_features}, left={share:.2%}"
 
 
 def to_sparse(network: nn.Module, below: float = 0.5) -> nn.Module:
-    """A copy of a network in which linear layers that keep less than a share of their weights are sparse."""
+    """A copy of a network in which linear layers with less than a share ``below`` of nonzero weights are sparse."""
     probability("below", below)
     copy = nn.ModuleList([deepcopy(network)])
     for path, layer in list(copy.named_modules()):
@@ -105,7 +105,7 @@ def to_sparse(network: nn.Module, below: float = 0.5) -> nn.Module:
 
 
 def to_dense(network: nn.Module) -> nn.Module:
-    """A copy of a network with plain linear layers instead of sparse ones: what exporters take."""
+    """A copy of a network with plain linear layers instead of sparse ones, as exporters need it."""
     copy = nn.ModuleList([deepcopy(network)])
     for path, layer in list(copy.named_modules()):
         if isinstance(layer, SparseLinear):
@@ -118,7 +118,7 @@ def to_dense(network: nn.Module) -> nn.Module:
 
 
 def pack_bits(flags: Tensor) -> Tensor:
-    """Flags as bytes of eight each, the first flag the lowest bit."""
+    """Flags as bytes, eight flags per byte, the first flag in the lowest bit."""
     flat = flags.reshape(-1)
     padded = F.pad(flat, (0, -len(flat) % 8)).view(-1, 8).to(torch.uint8)
     return (padded << torch.arange(8, dtype=torch.uint8, device=flags.device)).sum(1, dtype=torch.uint8)
@@ -131,5 +131,5 @@ def unpack_bits(packed: Tensor, number: int) -> Tensor:
 
 
 def _narrowest(size: int) -> torch.dtype:
-    """The smallest type that numbers below ``size`` fit in."""
+    """The smallest integer type for numbers below ``size``."""
     return torch.uint8 if size <= 2**8 else torch.int16 if size <= 2**15 else torch.int32

@@ -1,4 +1,4 @@
-"""A pruned network in one file: of every tensor that is mostly zeros only the rest is stored."""
+"""A pruned network in one file: of every tensor that is mostly zeros only the nonzero entries are stored."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -19,7 +19,7 @@ _VALUES, _MASK, _COLUMNS = ".values", ".mask", ".index"
 
 
 def save_pruned(network: nn.Module, path: str | PathLike[str]) -> int:
-    """Write a pruned network's tensors to a safetensors file, each as it takes the fewest bytes; return its size."""
+    """Write a pruned network's tensors to a safetensors file, each in its smallest form; return the file's size."""
     place = Path(path)
     tensors: dict[str, Tensor] = {}
     shapes: dict[str, list[int]] = {}
@@ -32,9 +32,9 @@ def save_pruned(network: nn.Module, path: str | PathLike[str]) -> int:
 
 
 def load_pruned(path: str | PathLike[str], module: nn.Module, *, sparse: bool = True) -> nn.Module:
-    """The pruned network from its file and the module that it was made of, at any size; that one is left as it is.
+    """The pruned network from its file and the module that was pruned, at any width; the module is not changed.
 
-    With ``sparse`` its layers run sparse where that is faster.
+    With ``sparse`` the network's layers run sparse where that is faster.
     """
     place = Path(path)
     tensors, record = read_tensors(place)
@@ -53,7 +53,7 @@ def load_pruned(path: str | PathLike[str], module: nn.Module, *, sparse: bool = 
 
 
 def _run_sparse(network: nn.Module) -> nn.Module:
-    """The network with those layers sparse that are faster so."""
+    """The network with those layers sparse that are faster as sparse rows."""
     candidate = to_sparse(network)
     for path, layer in list(candidate.named_modules()):
         if isinstance(layer, SparseLinear) and not layer.as_rows:
@@ -62,24 +62,24 @@ def _run_sparse(network: nn.Module) -> nn.Module:
 
 
 def _resize(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Give a module tensors of other sizes, and its layers the attributes that go with them."""
+    """Give a module tensors of other sizes, and its layers the matching attributes."""
     holders = Holders(network)
     unknown = sorted(tensors.keys() ^ holders.canonical.keys())
     if unknown:
         raise KeyError(unknown[0])
-    own = {holders.canonical[name]: tensor for name, tensor in tensors.items()}
+    new = {holders.canonical[name]: tensor for name, tensor in tensors.items()}
     sizes = [
-        (part, name, value)
-        for part, names in holders.members
-        for name, value in layer_type(part).sizes(part, {key: own[n] for key, n in names.items()}).items()
+        (module, name, value)
+        for module, names in holders.members
+        for name, value in layer_type(module).sizes(module, {key: new[n] for key, n in names.items()}).items()
     ]
-    holders.put(own)
-    for part, name, value in sizes:
-        setattr(part, name, value)
+    holders.put(new)
+    for module, name, value in sizes:
+        setattr(module, name, value)
 
 
 def _stored(name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """A tensor as a whole, as values and bit mask, or as values and their places: what takes the fewest bytes."""
+    """A tensor as a whole, as values and bit mask, or as values and gaps between them: the smallest of the three."""
     tensor = tensor.detach().cpu().contiguous()
     if not tensor.is_floating_point() or tensor.ndim < 2:
         return {name: tensor}

@@ -1,4 +1,4 @@
-"""Single weights: noise that is added to each, the threshold on log alpha, and units that no weight is left of."""
+"""Single weights: noise added to each, the threshold on log alpha, and units without remaining weights."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -23,7 +23,7 @@ def with_noise(module: nn.Module, example: Any, exclude: Sequence[str] = ()) -> 
     paths = make_variational(copy, [f"0.{path}" for path in exclude], "local", AdditiveGaussian)
     if not paths:
         kinds = ", ".join(sorted({type(part).__name__ for part in module.modules()}))
-        needed = "one with linear or convolution layers, each with a weight of its own"
+        needed = "one with linear or convolution layers that share no weight"
         raise ArgumentError("module", f"a network of {kinds}", needed, "Check exclude, and weights that are shared.")
     return without_widths(copy[0], example)
 
@@ -31,7 +31,7 @@ def with_noise(module: nn.Module, example: Any, exclude: Sequence[str] = ()) -> 
 def kept_weights(nested: Nested, threshold: float) -> dict[str, Tensor]:
     """Which weights of each layer have log alpha below the threshold, by the layer's path."""
     with torch.no_grad():
-        return {path: own < threshold for path, own in nested.log_alphas(full_cut(nested.groups)).items()}
+        return {path: log_alpha < threshold for path, log_alpha in nested.log_alphas(full_cut(nested.groups)).items()}
 
 
 @torch.no_grad()
@@ -44,21 +44,21 @@ def without_weights(nested: Nested, kept: Mapping[str, Tensor]) -> Nested:
     return copy
 
 
-def hold(nested: Nested, kept: Mapping[str, Tensor]) -> None:
-    """Keep weights that are gone from being trained: they get no gradient."""
+def freeze_dropped(nested: Nested, kept: Mapping[str, Tensor]) -> None:
+    """Exclude dropped weights from training: they get no gradient."""
     for path, layer in _layers(nested.module).items():
         for parameter in layer.posterior.parameters():
-            _hold_parameter(parameter, kept[path])
+            _freeze_dropped_entries(parameter, kept[path])
 
 
-def hold_zeros(module: nn.Module, paths: Iterable[str]) -> None:
-    """The same for the weights of plain layers that are zero."""
+def freeze_zeros(module: nn.Module, paths: Iterable[str]) -> None:
+    """Exclude the zero weights of plain layers from training."""
     for path in paths:
         weight = weight_of(module.get_submodule(path))
-        _hold_parameter(weight, weight.detach() != 0)
+        _freeze_dropped_entries(weight, weight.detach() != 0)
 
 
-def _hold_parameter(parameter: Tensor, kept: Tensor) -> None:
+def _freeze_dropped_entries(parameter: Tensor, kept: Tensor) -> None:
     if parameter.requires_grad:
         parameter.register_hook(partial(_where_kept, kept))  # type: ignore[no-untyped-call]
 
@@ -68,10 +68,10 @@ def _where_kept(kept: Tensor, gradient: Tensor) -> Tensor:
 
 
 def check_weights_left(kept: Mapping[str, Tensor]) -> None:
-    """Refuse a network of which a whole layer is gone."""
-    empty = [path or "the network" for path, own in kept.items() if not bool(own.any())]
+    """Raise if no weight is kept of a whole layer."""
+    empty = [path or "the network" for path, flags in kept.items() if not bool(flags.any())]
     if empty:
-        shares = ", ".join(f"{path}: {1 - float(own.float().mean()):.2%}" for path, own in kept.items())
+        shares = ", ".join(f"{path}: {1 - float(flags.float().mean()):.2%}" for path, flags in kept.items())
         raise NestlingError(
             f"everything was pruned away in {', '.join(empty)} (gone: {shares}), and the network would give the same "
             "answer to any input. Train with a smaller kappa or for fewer epochs, or raise the threshold."
@@ -82,9 +82,9 @@ def check_weights_left(kept: Mapping[str, Tensor]) -> None:
 def live_units(base: Nested, sites: Sequence[Site]) -> dict[str, Tensor]:
     """Which units of each site are needed: those that depend on the input and that something reads.
 
-    ``base`` holds the sparse weights. Of a unit that nothing reads the incoming weights are set to zero; one that no
-    weight comes into is a constant, which goes into the biases of its readers where that is exact. Both may make
-    others of the same kind.
+    ``base`` has the sparse weights. The incoming weights of a unit that nothing reads are set to zero. A unit without
+    incoming weights is a constant, which is folded into the biases of its readers where that is exact. Either may
+    leave other units unread or constant, so that this is repeated.
     """
     kept = {site.name: torch.ones(site.size, dtype=torch.bool) for site in sites}
     for _ in range(len(sites) + 1):
@@ -103,26 +103,26 @@ def live_units(base: Nested, sites: Sequence[Site]) -> dict[str, Tensor]:
             break
     for site in sites:
         if not bool(kept[site.name].any()):
-            kept[site.name][0] = True  # an empty layer can't be run; one unit that gives nothing can
+            kept[site.name][0] = True  # an empty layer can't run; one dead unit can
     return kept
 
 
 class _Constants:
-    """Folds the values of units that no weight comes into, into the biases of the layers that read them."""
+    """Folds the values of units without incoming weights into the biases of the layers that read them."""
 
     def __init__(self, base: Nested, sites: Sequence[Site]) -> None:
         self._base = base
         layers = {r.path: base.module.get_submodule(r.path) for site in sites for r in site.readers}
-        seen = called_with(layers, base.module, base.example)
-        self._seen: dict[str, Tensor] = {path: args[0] for path, args in seen.items()}
+        arguments = called_with(layers, base.module, base.example)
+        self._inputs: dict[str, Tensor] = {path: args[0] for path, args in arguments.items()}
 
     def fold(self, site: Site, candidates: Tensor) -> Tensor:
-        """Which of the candidates could be folded, and were."""
+        """Fold those candidates for which that is exact; return which they were."""
         if not bool(candidates.any()) or not all(_is_foldable(self._layer(r.path)) for r in site.readers):
             return torch.zeros_like(candidates)
-        columns = {r.path: self._seen[r.path].movedim(r.axis, 0).flatten(1).cpu()[r.rows] for r in site.readers}
-        for seen in columns.values():
-            candidates = candidates & (seen == seen[..., :1]).all(-1).all(-1)
+        columns = {r.path: self._inputs[r.path].movedim(r.axis, 0).flatten(1).cpu()[r.rows] for r in site.readers}
+        for values in columns.values():
+            candidates = candidates & (values == values[..., :1]).all(-1).all(-1)
         for reader in site.readers:
             layer = self._layer(reader.path)
             weight = _reading_weight(self._base, reader).sum(-1)
@@ -137,7 +137,7 @@ class _Constants:
 
 
 def _is_foldable(layer: nn.Module) -> bool:
-    """Whether a constant input is a constant output: of a convolution, if it does not look past edges."""
+    """Whether a constant input gives a constant output; for a convolution, only without padding."""
     padding = getattr(layer, "padding", 0)
     inside = padding == 0 or (isinstance(padding, tuple) and not any(padding))
     return layer_type(layer).is_folded and inside and layer.bias is not None
@@ -151,7 +151,7 @@ def _reading_weight(base: Nested, reader: Reader) -> Tensor:
 
 
 def _has_incoming(base: Nested, site: Site) -> Tensor:
-    """Whether a weight that is not zero comes into each unit: anything else that it has (biases, norms) is constant."""
+    """Whether each unit has a nonzero incoming weight: its other parameters (biases, norms) add constants."""
     incoming = torch.zeros(site.size, dtype=torch.bool)
     tensors = base.tensors()
     assert site.group is not None
@@ -163,16 +163,16 @@ def _has_incoming(base: Nested, site: Site) -> Tensor:
     return incoming
 
 
-def _silence(base: Nested, site: Site, gone: Tensor) -> None:
-    """Set the incoming weights of units to zero, so that what they read may be seen to be unread."""
+def _silence(base: Nested, site: Site, dropped: Tensor) -> None:
+    """Set the incoming weights of units to zero, so that the units that only they read count as unread."""
     tensors = base.tensors()
     assert site.group is not None
     for piece in site.group.slices:
         tensor = tensors[piece.tensor]
         if not piece.reads and tensor.ndim > 1:
-            rows = piece.rows[gone].reshape(-1).to(tensor.device)
+            rows = piece.rows[dropped].reshape(-1).to(tensor.device)
             tensor.index_fill_(piece.axis, rows, 0.0)
 
 
 def _layers(module: nn.Module) -> dict[str, VariationalLayer]:
-    return {path: part for path, part in module.named_modules() if isinstance(part, VariationalLayer)}
+    return {path: layer for path, layer in module.named_modules() if isinstance(layer, VariationalLayer)}

@@ -1,4 +1,4 @@
-"""What a run shows to people: tables of its widths and pictures of its curves."""
+"""Reports of a run: tables of its widths and pictures of its curves."""
 
 from typing import TYPE_CHECKING
 

@@ -10,39 +10,39 @@ _AXES = {"params": "parameters", "macs": "multiply-adds", "bytes": "bytes", "lat
 
 
 def curve_table(curve: Curve) -> str:
-    """The networks of a curve, from the smallest on."""
-    right = _are_shares(curve)
-    header = ["kept", "parameters", "MACs", "bytes", "ms", "cost", "accuracy %" if right else "score", "NLL"]
-    blocks = max(sum(own.cut.as_dict().values()) + own.removed for own in curve.tried)
+    """A table of the networks of a curve, from the smallest on."""
+    as_accuracy = _are_shares(curve)
+    header = ["kept", "parameters", "MACs", "bytes", "ms", "cost", "accuracy %" if as_accuracy else "score", "NLL"]
+    blocks = max(sum(tried.cut.as_dict().values()) + tried.removed for tried in curve.tried)
     cells = []
     for row in curve.rows:
         ms = "-" if row.latency_ms is None else f"{row.latency_ms:.3g}"
-        score = f"{100 * row.score:.2f}" if right else f"{row.score:.4f}"
+        score = f"{100 * row.score:.2f}" if as_accuracy else f"{row.score:.4f}"
         sizes = [thousands(row.params), thousands(row.macs), thousands(row.bytes)]
         kept = f"{sum(row.cut.as_dict().values()) / blocks:.1%}"
         cells.append([kept, *sizes, ms, f"{row.cost:.4g}", score, f"{-row.log_likelihood:.4f}"])
-    shown = [i for i, name in enumerate(header) if _is_shown(curve, name)]
-    return text_table([header[i] for i in shown], [[row[i] for i in shown] for row in cells])
+    columns = [i for i, name in enumerate(header) if _is_shown(curve, name)]
+    return text_table([header[i] for i in columns], [[row[i] for i in columns] for row in cells])
 
 
 def draw_front(path: Path, curve: Curve) -> None:
-    """Draw the curve over everything that the search tried, and write the picture whole or not at all."""
-    share = 100 if _are_shares(curve) else 1
+    """Draw the curve over all cuts that the search tried, and write the picture whole or not at all."""
+    scale = 100 if _are_shares(curve) else 1
     figure = new_figure(6.4, 4.2)
     axes = figure.subplots()
-    costs, scores = [own.cost for own in curve.tried], [share * own.quality.score for own in curve.tried]
+    costs, scores = [tried.cost for tried in curve.tried], [scale * tried.quality.score for tried in curve.tried]
     axes.scatter(costs, scores, s=9, color="#b9c2c9", label=f"{len(costs)} cuts tried", linewidths=0)
     best = [row for row in curve.rows if all(row.score > other.score for other in curve.rows if other.cost < row.cost)]
-    costs, scores = [row.cost for row in best], [share * row.score for row in best]
+    costs, scores = [row.cost for row in best], [scale * row.score for row in best]
     axes.plot(costs, scores, color="#1b6ca8", marker="o", markersize=4, label=f"best ({curve.strategy})")
     whole = curve.rows[-1]
-    axes.plot(whole.cost, share * whole.score, "s", color="#d1495b", markersize=5, label="whole network", zorder=3)
+    axes.plot(whole.cost, scale * whole.score, "s", color="#d1495b", markersize=5, label="whole network", zorder=3)
     axes.set_xscale("log")
     if curve.cost != "latency":
         axes.xaxis.set_major_formatter(lambda place, _: thousands(round(place)))
         axes.xaxis.set_minor_formatter(lambda place, _: thousands(round(place)))
     axes.set_xlabel(_AXES[curve.cost])
-    axes.set_ylabel("accuracy in percent" if share == 100 else "score")
+    axes.set_ylabel("accuracy in percent" if scale == 100 else "score")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")

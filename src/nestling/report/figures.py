@@ -26,7 +26,7 @@ class Series:
 
 
 def draw_curves(path: Path, series: Sequence[Series], panels: Sequence[str], *, size: str, title: str) -> None:
-    """Draw a panel for each quantity, over sizes on a logarithmic axis, and write the picture whole or not at all."""
+    """Draw one panel per quantity, over sizes on a logarithmic axis, and write the picture whole or not at all."""
     figure = new_figure(4.2 * len(panels), 3.6)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for number, line in enumerate(series):
@@ -46,8 +46,10 @@ def draw_curves(path: Path, series: Sequence[Series], panels: Sequence[str], *, 
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure, in inches, that no window belongs to."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # here, since it takes long and few commands draw
+    """An empty figure of a size in inches, without a window."""
+    from matplotlib.backends.backend_agg import (
+        FigureCanvasAgg,
+    )  # imported here, since it takes long and few commands draw
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -56,7 +58,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def write_figure(path: Path, figure: "Figure") -> None:
-    """Write a figure, in the format that its name ends in, whole or not at all."""
+    """Write a figure in the format of the path's suffix, whole or not at all."""
     picture = BytesIO()
     figure.savefig(picture, format=path.suffix.lstrip(".") or "png", dpi=120)
     write_whole(path, picture.getvalue())

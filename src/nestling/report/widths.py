@@ -1,4 +1,4 @@
-"""What a network is worth at each of its widths: size, speed, accuracy, calibration and detection of strange data."""
+"""A network's figures at each width: size, speed, accuracy, calibration, detection of out-of-distribution data."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from nestling.tables import text_table, thousands
 
 @dataclass(frozen=True)
 class WidthRow:
-    """One width of a network; ``calibrated`` are its scores after temperature scaling, where it was calibrated."""
+    """One width of a network; ``calibrated`` has its scores after temperature scaling, if it was calibrated."""
 
     width: str
     cost: Cost
@@ -20,9 +20,9 @@ class WidthRow:
     calibrated: Scores | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The row as JSON has it."""
-        own = {"width": self.width, "cost": vars(self.cost), "scores": self.scores.to_dict()}
-        return own if self.calibrated is None else own | {"calibrated": self.calibrated.to_dict()}
+        """The row as plain values for JSON."""
+        row = {"width": self.width, "cost": vars(self.cost), "scores": self.scores.to_dict()}
+        return row if self.calibrated is None else row | {"calibrated": self.calibrated.to_dict()}
 
 
 def score_widths(
@@ -36,7 +36,7 @@ def score_widths(
     calibrations: Sequence[Calibration | None] | None = None,
     spread: bool = False,
 ) -> list[WidthRow]:
-    """Measure a network at each cut, on this machine, for an input at a time; ``spread`` is that of ``evaluate``."""
+    """Score a network at each cut, with its latency for one input on this machine; ``spread`` is as in ``evaluate``."""
     rows = []
     for cut, calibration in zip(cuts, calibrations or [None] * len(cuts), strict=True):
         common: dict[str, Any] = {
@@ -53,14 +53,14 @@ def score_widths(
 
 
 def widths_table(rows: Sequence[WidthRow]) -> str:
-    """The rows as text, with a column for whatever was measured."""
-    found = [_cells(row) for row in rows]
-    header = list(dict.fromkeys(name for row in found for name in row))
-    return text_table(header, [[row.get(name, "-") for name in header] for row in found])
+    """The rows as text, with one column per figure that was measured."""
+    cells = [_cells(row) for row in rows]
+    header = list(dict.fromkeys(name for row in cells for name in row))
+    return text_table(header, [[row.get(name, "-") for name in header] for row in cells])
 
 
 def cut_name(nested: Nested, cut: float | Cut) -> str:
-    """The share of its blocks that a cut keeps, on average over the groups: what is really run."""
+    """The share of blocks that a cut really keeps, averaged over the groups."""
     widths = make_cut(nested.groups, cut)
     shares = [widths[group.name] / group.num_blocks for group in nested.groups.free]
     return f"{100 * sum(shares) / len(shares):.4g}%" if shares else "100%"

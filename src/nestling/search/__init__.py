@@ -1,4 +1,4 @@
-"""Search: what each cut costs and is worth, and the best network for every budget."""
+"""Search: the cost and the quality of each cut, and the best network for every budget."""
 
 from typing import TYPE_CHECKING
 

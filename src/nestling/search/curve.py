@@ -1,4 +1,4 @@
-"""The curve: what networks of every size are worth, and the best of them under a budget."""
+"""The curve: the quality of networks of every size, and the best of them under a budget."""
 
 import csv
 import io
@@ -18,9 +18,9 @@ BUDGETS = ("params", "macs", "bytes", "latency_ms", "cost")
 
 @dataclass(frozen=True)
 class Row:
-    """A network of the curve, its norms recalibrated: widths, costs, and quality on the data of the search.
+    """A network of the curve, with recalibrated norms: widths, costs, and quality on the data of the search.
 
-    ``cost`` is what the search went by, ``latency_ms`` measured if that is time.
+    ``cost`` is the cost that the search used. ``latency_ms`` is measured if that cost is latency, else None.
     """
 
     cut: Cut
@@ -35,7 +35,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Tried:
-    """A cut that the search scored on its way, with norms that use the statistics of the batch."""
+    """A cut that the search scored, with norms that use the statistics of the batch."""
 
     cut: Cut
     removed: int
@@ -45,7 +45,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Curve:
-    """The best networks that a search found, from the smallest to the whole one, and everything that it tried."""
+    """The best networks of a search, from the smallest to the whole one, and all cuts that were tried."""
 
     rows: tuple[Row, ...]
     tried: tuple[Tried, ...]
@@ -54,7 +54,7 @@ class Curve:
     num_evaluations: int
 
     def under(self, **budget: float) -> Cut:
-        """The cut with the best quality within every budget given, such as ``latency_ms=4.0, bytes=200_000``."""
+        """The cut with the best quality within all given budgets, such as ``latency_ms=4.0, bytes=200_000``."""
         return self.row_under(**budget).cut
 
     def row_under(self, **budget: float) -> Row:
@@ -66,16 +66,16 @@ class Curve:
         return max(fitting, key=lambda row: (row.score, row.log_likelihood, -row.cost))
 
     def by_removed(self) -> list[tuple[int, float, float, float]]:
-        """For each number of blocks removed the largest, the mean and the standard deviation of the scores tried."""
+        """Per number of removed blocks: that number, and the largest, mean and standard deviation of the scores."""
         groups: dict[int, list[float]] = {}
-        for own in self.tried:
-            groups.setdefault(own.removed, []).append(own.quality.score)
-        found = []
+        for tried in self.tried:
+            groups.setdefault(tried.removed, []).append(tried.quality.score)
+        rows = []
         for removed, scores in sorted(groups.items()):
             mean = sum(scores) / len(scores)
-            spread = (sum((score - mean) ** 2 for score in scores) / len(scores)) ** 0.5
-            found.append((removed, max(scores), mean, spread))
-        return found
+            std = (sum((score - mean) ** 2 for score in scores) / len(scores)) ** 0.5
+            rows.append((removed, max(scores), mean, std))
+        return rows
 
     def save(self, path: Path) -> None:
         """Write the curve as JSON, and its rows as CSV beside it, for a spreadsheet."""
@@ -87,18 +87,18 @@ class Curve:
         groups = [name for name, _ in self.rows[0].cut.widths]
         text = io.StringIO()
         table = csv.writer(text)
-        names = [own.name for own in fields(Row) if own.name != "cut"]
+        names = [column.name for column in fields(Row) if column.name != "cut"]
         table.writerow([*names, *groups])
         for row in self.rows:
             table.writerow([*(getattr(row, name) for name in names), *(width for _, width in row.cut.widths)])
         return text.getvalue()
 
     def to_dict(self) -> dict[str, Any]:
-        """The curve as JSON has it."""
+        """The curve as plain values for JSON."""
         rows = [asdict(row) | {"cut": row.cut.as_dict()} for row in self.rows]
-        tried = [[list(own.cut.as_dict().values()), own.removed, own.cost, *own.quality] for own in self.tried]
-        own = {"cost": self.cost, "strategy": self.strategy, "num_evaluations": self.num_evaluations}
-        return {**own, "groups": list(self.rows[0].cut.as_dict()), "rows": rows, "tried": tried}
+        tried = [[list(row.cut.as_dict().values()), row.removed, row.cost, *row.quality] for row in self.tried]
+        about = {"cost": self.cost, "strategy": self.strategy, "num_evaluations": self.num_evaluations}
+        return {**about, "groups": list(self.rows[0].cut.as_dict()), "rows": rows, "tried": tried}
 
     @classmethod
     def read(cls, path: Path) -> "Curve":
@@ -122,20 +122,20 @@ class Curve:
         return cls(rows, tried, str(saved["cost"]), str(saved["strategy"]), int(saved["num_evaluations"]))
 
     def _check(self, budget: Mapping[str, float]) -> None:
-        known = [name for name in BUDGETS if all(getattr(row, name) is not None for row in self.rows)]
+        names = [name for name in BUDGETS if all(getattr(row, name) is not None for row in self.rows)]
         if not budget:
-            raise ArgumentError("budget", "none", f"some of {', '.join(known)}", "Write macs=1e6, for one.")
+            raise ArgumentError("budget", "none", f"some of {', '.join(names)}", "Write macs=1e6, for example.")
         for name, most in budget.items():
-            if name not in known:
+            if name not in names:
                 advice = "Search with cost='latency' to have times." if name == "latency_ms" else "Check its spelling."
-                raise ArgumentError("budget", name, f"one of {', '.join(known)}", advice)
+                raise ArgumentError("budget", name, f"one of {', '.join(names)}", advice)
             positive_number(name, most)
 
 
 def front(rows: Sequence[Tried]) -> list[Tried]:
-    """Those that no other beats: from the cheapest on, each better than all that cost less."""
+    """The Pareto front, from the cheapest row on: each row is better than all that cost less."""
     best: list[Tried] = []
-    for row in sorted(rows, key=lambda own: (own.cost, -own.quality.score, -own.quality.log_likelihood)):
+    for row in sorted(rows, key=lambda row: (row.cost, -row.quality.score, -row.quality.log_likelihood)):
         if not best or row.quality > best[-1].quality:
             best.append(row)
     return best

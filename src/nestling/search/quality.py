@@ -1,4 +1,4 @@
-"""Scores cuts of a network over the same batches, each at its own size, reusing what a cut close to them computed."""
+"""Scores cuts of a network over the same batches, each at its actual size, reusing results of similar cuts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -19,19 +19,18 @@ _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class Quality(NamedTuple):
-    """What a search maximises: the ``score``, and among equal ones the log-likelihood."""
+    """What a search maximises: the ``score``, and among equal scores the log-likelihood."""
 
     score: float
     log_likelihood: float
 
 
 class Judge:
-    """Scores cuts with the weights at their means; batch norms use the statistics of the batch they are in.
+    """Scores cuts with the weights at their means; batch norms use the statistics of the current batch.
 
-    A batch at a time, and the cuts in the order of their widths, the widest first, so that those which agree up to some
-    group follow each other and that one first which agrees the longest with what they come from: what lies before the
-    group is computed once and kept for the next cut, no more than the activations of one run. Of several processes each
-    scores its share of the cuts.
+    On each batch the cuts run in the order of their widths, the widest first, so that cuts with equal widths up to some
+    group follow each other. The layers before that group are computed once and kept for the next cut; no more than the
+    activations of one run are kept. With several processes each scores its share of the cuts.
     """
 
     def __init__(
@@ -67,13 +66,13 @@ class Judge:
         sums = torch.zeros(len(share), 3, dtype=torch.float64)
         if share:
             with torch.no_grad(), in_mode(self.nested, training=False):
-                known: dict[Any, Tensor] = {}
-                tensors = [self._tensors(cut, known) for cut in share]
+                made: dict[Any, Tensor] = {}
+                tensors = [self._tensors(cut, made) for cut in share]
                 for inputs, target in self._batches:
                     sums += self._over_batch(share, tensors, inputs, target)
-        rows = torch.cat([own["sums"] for own in self.processes.gather_tensors({"sums": sums})])
-        found = dict(zip(order, rows.tolist(), strict=True))
-        return [Quality(found[n][0] / found[n][2], found[n][1] / found[n][2]) for n in range(len(cuts))]
+        rows = torch.cat([gathered["sums"] for gathered in self.processes.gather_tensors({"sums": sums})])
+        sums_of = dict(zip(order, rows.tolist(), strict=True))
+        return [Quality(sums_of[n][0] / sums_of[n][2], sums_of[n][1] / sums_of[n][2]) for n in range(len(cuts))]
 
     def _over_batch(
         self,
@@ -86,11 +85,11 @@ class Judge:
         memo = Reuse()
         memo.place(self._depths(self.nested.tensors()))
         sums = torch.zeros(len(cuts), 3, dtype=torch.float64)
-        for number, (cut, own) in enumerate(zip(cuts, tensors, strict=True)):
-            memo.place(self._depths(own))
+        for number, (cut, cut_tensors) in enumerate(zip(cuts, tensors, strict=True)):
+            memo.place(self._depths(cut_tensors))
             memo.keep = _agreeing(cut, cuts[number + 1]) if number + 1 < len(cuts) else 0
             with memo if self.reuse else nullcontext():
-                output = self.nested.bound(cut, own, self._norms)(*args, **kwargs)
+                output = self.nested.bound(cut, cut_tensors, self._norms)(*args, **kwargs)
             self.likelihood.check(output, target)
             for column, values in enumerate((self.likelihood.score, self.likelihood.log_prob)):
                 sums[number, column] = float(values(output.float(), target).double().sum())
@@ -101,33 +100,33 @@ class Judge:
         """Each tensor with the number of the last group that it belongs to."""
         return ((tensor, max(self._owners.get(name, (-1,)))) for name, tensor in tensors.items())
 
-    def _tensors(self, cut: Cut, known: dict[Any, Tensor]) -> dict[str, Tensor]:
-        """The smaller tensors of a cut, the same ones for cuts that agree on the groups that a tensor belongs to."""
-        found = {}
+    def _tensors(self, cut: Cut, made: dict[Any, Tensor]) -> dict[str, Tensor]:
+        """The smaller tensors of a cut; cuts with equal widths in a tensor's groups share the smaller tensor."""
+        smaller = {}
         for name, tensor in self.nested.tensors_at(cut).items():
             widths = tuple(cut.widths[number] for number in self._owners.get(name, ()))
-            found[name] = _once(known, (name, widths), partial(_laid_out, tensor))
-        own = self.nested.tensors()
+            smaller[name] = _once(made, (name, widths), partial(_laid_out, tensor))
+        whole = self.nested.tensors()
         for path in self._norms:
             for kind in _BUFFERS:
                 name = f"{path}.{kind}" if path else kind
-                like = found.get(name, own[name])
-                found[name] = _once(known, ("scratch", name, like.shape), partial(torch.zeros_like, like))
-        return found
+                like = smaller.get(name, whole[name])
+                smaller[name] = _once(made, ("scratch", name, like.shape), partial(torch.zeros_like, like))
+        return smaller
 
 
 def _laid_out(tensor: Tensor) -> Tensor:
-    """The tensor as operations are fastest on it: the channels of images and filters last."""
+    """The tensor in the layout that operations are fastest on: images and filters with their channels last."""
     return tensor.contiguous(memory_format=torch.channels_last if tensor.ndim == 4 else torch.contiguous_format)
 
 
-def _once(known: dict[Any, Tensor], key: object, make: Callable[[], Tensor]) -> Tensor:
-    if key not in known:
-        known[key] = make()
-    return known[key]
+def _once(made: dict[Any, Tensor], key: object, make: Callable[[], Tensor]) -> Tensor:
+    if key not in made:
+        made[key] = make()
+    return made[key]
 
 
 def _agreeing(first: Cut, second: Cut) -> int:
-    """In how many groups, from the first on, two cuts are the same."""
-    pairs_of = zip(first.widths, second.widths, strict=True)
-    return next((number for number, (own, other) in enumerate(pairs_of) if own != other), len(first.widths))
+    """The number of groups, from the first on, in which two cuts are equal."""
+    widths = zip(first.widths, second.widths, strict=True)
+    return next((number for number, (one, other) in enumerate(widths) if one != other), len(first.widths))

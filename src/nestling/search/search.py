@@ -12,7 +12,7 @@ from nestling.prediction import Likelihood, check_repeatable, evaluate, likeliho
 from nestling.processes import ALONE, Processes, current
 from nestling.reading import Cut
 from nestling.running import Nested, norms_with_statistics, recalibrate
-from nestling.search.costs import Costs, OwnCost
+from nestling.search.costs import Costs, UserCost
 from nestling.search.curve import Curve, Row, Tried, front
 from nestling.search.options import Searching, StrategyName
 from nestling.search.quality import Judge, Quality
@@ -21,13 +21,13 @@ from nestling.storage import packed, read_json, weights_digest, write_json
 from nestling.training import Progress
 
 PROGRESS_FILE = "search.json"
-"""What was scored so far, in the folder of a search: one that was stopped scores none of it again."""
+"""The scores so far, in the folder of a search: a search that was stopped does not score a cut again."""
 
 
 def search(
     nested: Nested,
     loader: Iterable[Any],
-    cost: str | OwnCost = "macs",
+    cost: str | UserCost = "macs",
     *,
     strategy: str = "dynamic",
     likelihood: str | Likelihood = "categorical",
@@ -42,86 +42,87 @@ def search(
     spread: bool = False,
     quiet: bool = True,
 ) -> Curve:
-    """Find the best network for every budget at once, by what its cuts score on a loader of (inputs, targets).
+    """Find the best network for every budget at once, by the scores of its cuts on a loader of (inputs, targets).
 
-    The loader should be data that training has not seen and tests will not use, such as its validation split. ``cost``
-    is parameters, multiply-adds, bytes or measured latency, or a function of (nested, cut). Strategies: ``"dynamic"``
+    The loader should have data used neither in training nor in tests, such as the validation split. ``cost`` is
+    parameters, multiply-adds, bytes or measured latency, or a function of (nested, cut). Strategies: ``"dynamic"``
     (losses of single groups, a dynamic programme over all budgets, trades), ``"beam"`` (FN3's, with ``num_kept``
-    trajectories, ``num_candidates`` cuts each a step, and a sliding ``window``), ``"greedy"``, ``"uniform"``, and
-    ``"random"`` (``num_trajectories`` of them). The curve has up to ``num_points`` networks, each with its norms
-    recalibrated on ``recalibration`` (default: the loader), its costs as ``extract`` gives them, and scored again.
+    trajectories, ``num_candidates`` cuts per trajectory and step, and a sliding ``window``), ``"greedy"``,
+    ``"uniform"``, and ``"random"`` (``num_trajectories`` of them). The curve has up to ``num_points`` networks. Each
+    has its norms recalibrated on ``recalibration`` (default: the loader), is scored again, and has the costs of the
+    network that ``extract`` gives.
 
-    With ``out`` what was scored is kept in a folder, and the same search given again goes on from there.
+    With ``out`` the scores are kept in a folder, and the same call made again goes on from there.
     ``spread`` shares the cuts among the processes of torch.distributed, each of which must make the call.
     """
-    chosen = cast(StrategyName, strategy)  # or one that was registered from outside
-    options = Searching(chosen, num_points, num_kept, num_candidates, window, num_trajectories, seed)
+    strategy_name = cast(StrategyName, strategy)  # or one that was registered from outside
+    options = Searching(strategy_name, num_points, num_kept, num_candidates, window, num_trajectories, seed)
     _check(nested, options)
     check_repeatable(loader, "loader", 2)
-    model = likelihood_named(likelihood)
+    likelihood = likelihood_named(likelihood)
     processes = current() if spread else ALONE
     costs = Costs(nested, cost)
     space = Space(nested.groups, costs)
-    judge = Judge(nested, loader, model, processes=processes)
-    about = {"weights": weights_digest(packed(nested)[0]), "data": judge.fingerprint, "likelihood": model.name}
+    judge = Judge(nested, loader, likelihood, processes=processes)
+    about = {"weights": weights_digest(packed(nested)[0]), "data": judge.fingerprint, "likelihood": likelihood.name}
     with Progress(STRATEGIES[strategy].most(space, options), "search", shown=not quiet) as bar:
-        scores = _Scores(judge, about, None if out is None else Path(out), bar, processes)
+        scores = _ScoredCuts(judge, about, None if out is None else Path(out), bar, processes)
         STRATEGIES[strategy].run(space, scores, options)
         scores.keep()
-    tried = space.tried(scores.asked)
-    best = [own.cut for own in _thinned(front(tried), num_points)]
-    delivered = dict.fromkeys((*best, space.full))  # the whole network is there to compare with
-    rows = [_row(nested, cut, costs, loader, recalibration, model, spread) for cut in delivered]
+    tried = space.tried(scores.used)
+    best = [row.cut for row in _thinned(front(tried), num_points)]
+    delivered = dict.fromkeys((*best, space.full))  # the whole network, for comparison
+    rows = [_row(nested, cut, costs, loader, recalibration, likelihood, spread) for cut in delivered]
     rows.sort(key=lambda row: row.cost)
-    return Curve(tuple(rows), tuple(tried), costs.name, strategy, scores.num_asked)
+    return Curve(tuple(rows), tuple(tried), costs.name, strategy, scores.num_used)
 
 
 _AT_ONCE = 64
-"""After so many cuts what is known is written down."""
+"""The number of cuts after which the scores are written to disk."""
 
 
-class _Scores:
-    """Scores cuts, each once, and keeps what it found where a search that is stopped finds it again."""
+class _ScoredCuts:
+    """Scores cuts, each once, and saves the scores so that a search that was stopped can go on."""
 
     def __init__(
         self, judge: Judge, about: dict[str, Any], out: Path | None, bar: Progress, processes: Processes
     ) -> None:
-        self.asked: dict[Cut, Quality] = {}
-        self.num_asked = 0
+        self.used: dict[Cut, Quality] = {}
+        self.num_used = 0
         self._judge, self._about, self._bar, self._processes = judge, about, bar, processes
         self._path = None if out is None else out / PROGRESS_FILE
         self._names = [group.name for group in judge.nested.groups.free]
-        self._known: dict[Cut, Quality] = self._read()
+        self._scored: dict[Cut, Quality] = self._read()
 
     def __call__(self, cuts: Sequence[Cut]) -> list[Quality]:
-        """The quality of each cut, scored now if it was not before."""
-        new = sorted({cut for cut in cuts if cut not in self._known}, key=lambda cut: cut.widths)
+        """The quality of each cut, scored now unless it was before."""
+        new = sorted({cut for cut in cuts if cut not in self._scored}, key=lambda cut: cut.widths)
         for start in range(0, len(new), _AT_ONCE):
-            some = new[start : start + _AT_ONCE]
-            self._known.update(zip(some, self._judge(some), strict=True))
+            chunk = new[start : start + _AT_ONCE]
+            self._scored.update(zip(chunk, self._judge(chunk), strict=True))
             self.keep()
         for cut in cuts:
-            if cut not in self.asked:
-                self.num_asked += 1
-                self.asked[cut] = self._known[cut]
-                self._bar.step(best=f"{self._known[cut].score:.4f}")
-        return [self._known[cut] for cut in cuts]
+            if cut not in self.used:
+                self.num_used += 1
+                self.used[cut] = self._scored[cut]
+                self._bar.step(best=f"{self._scored[cut].score:.4f}")
+        return [self._scored[cut] for cut in cuts]
 
     def keep(self) -> None:
-        """Write down what is known."""
+        """Save the scores."""
         if self._path is not None and self._processes.is_first:
-            rows = [[[width for _, width in cut.widths], *own] for cut, own in self._known.items()]
+            rows = [[[width for _, width in cut.widths], *quality] for cut, quality in self._scored.items()]
             write_json(self._path, {**self._about, "groups": self._names, "scored": rows})
 
     def _read(self) -> dict[Cut, Quality]:
-        """What an earlier search of the same network and data scored, as the first process finds it."""
-        content = self._processes.from_first(lambda: json.dumps(self._found()).encode())
+        """The scores of an earlier search of the same network and data, as the first process reads them."""
+        content = self._processes.from_first(lambda: json.dumps(self._saved()).encode())
         return {
             Cut(tuple(zip(self._names, widths, strict=True))): Quality(score, log_likelihood)
             for widths, score, log_likelihood in json.loads(content)
         }
 
-    def _found(self) -> list[Any]:
+    def _saved(self) -> list[Any]:
         if self._path is None or not self._path.exists():
             return []
         saved = read_json(self._path)
@@ -135,25 +136,26 @@ def _row(
     costs: Costs,
     loader: Iterable[Any],
     recalibration: Iterable[Any] | None,
-    model: Likelihood,
+    likelihood: Likelihood,
     spread: bool,
 ) -> Row:
-    """A network of the curve as it would be delivered."""
+    """The row of one network of the curve, recalibrated and scored as it would be delivered."""
     if norms_with_statistics(nested):
         recalibrate(nested, loader if recalibration is None else recalibration, cut, spread=spread)
-    scores = evaluate(nested, loader, cut=cut, samples=0, likelihood=model, seed=None, spread=spread)
-    found, own = costs.exact(cut)
-    return Row(cut, found.params, found.macs, found.bytes, found.latency_ms, own, scores.quality, -scores.nll)
+    scores = evaluate(nested, loader, cut=cut, samples=0, likelihood=likelihood, seed=None, spread=spread)
+    exact, search_cost = costs.exact(cut)
+    sizes = (exact.params, exact.macs, exact.bytes)
+    return Row(cut, *sizes, exact.latency_ms, search_cost, scores.quality, -scores.nll)
 
 
 def _thinned(best: list[Tried], most: int) -> list[Tried]:
-    """No more than so many of a front, spread evenly over its costs, with both ends."""
+    """At most ``most`` rows of a front, evenly distributed over its costs, with both ends."""
     if len(best) <= most:
         return best
     low, high = best[0].cost, best[-1].cost
     wanted = [low + (high - low) * number / (most - 1) for number in range(most)]
-    distances = [[abs(own.cost - at) for own in best] for at in wanted]
-    return [best[number] for number in sorted({own.index(min(own)) for own in distances})]
+    distances = [[abs(row.cost - cost) for row in best] for cost in wanted]
+    return [best[number] for number in sorted({to_each.index(min(to_each)) for to_each in distances})]
 
 
 def _check(nested: object, options: Searching) -> None:

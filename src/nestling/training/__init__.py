@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nestling.training.run_batches import make_feed, training_fingerprint
     from nestling.training.stopping import Stopped
     from nestling.training.terms import Terms
-    from nestling.training.train import prepared, train
+    from nestling.training.train import prepare_cuts, train
 
 __all__ = ["Recipe", "Run", "Terms", "elbo", "elbo_terms", "load", "open_run", "save", "train"]
 

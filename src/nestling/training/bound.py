@@ -1,4 +1,4 @@
-"""The evidence lower bound at drawn widths: a batch in parts, each at widths of its own, as BN3 and FN3 train."""
+"""The evidence lower bound: a batch in parts, each at separately drawn widths, as BN3 and FN3 train."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from nestling.training.terms import (
 from nestling.training.widths import Draw, draw_cut, learned_orders
 
 LEAST_MASK = 1e-3
-"""Blocks whose relaxed mask is below this are not computed: see docs/orders.md for what that changes at most."""
+"""Blocks whose relaxed mask is below this are not computed; docs/orders.md bounds the error."""
 
 
 def bound_terms(
@@ -36,11 +36,11 @@ def bound_terms(
     scale: float,
     generator: torch.Generator | None,
 ) -> Terms:
-    """Estimate the bound on one batch, which is split into ``draws`` parts, each with widths and weights of its own.
+    """Estimate the bound on one batch, which is split into ``draws`` parts with separately drawn widths and weights.
 
     The KL of the weights, times ``scale``, is that of the drawn cut (BN3's Phi2 in expectation, erratum E11), so that a
-    narrow step pays only for what it computes. Gradients reach the orders by ``estimator``; a part of the batch whose
-    widths no order gave (``explore``, ``sandwich``: see ``draw_cut``) has none for them.
+    narrow step pays only for the weights that it uses. Gradients reach the orders by ``estimator``; a part of the batch
+    whose widths were not drawn from the orders (``explore``, ``sandwich``: see ``draw_cut``) gives them no gradient.
     """
     divergence, order_weight, estimator = WEIGHT_KLS[recipe.weight_kl], recipe.order_weight, recipe.estimator
     learned = learned_orders(nested)
@@ -53,16 +53,16 @@ def bound_terms(
                 _hard_part(nested, x, y, likelihood, divergence, draw_cut(nested, **shares, generator=generator))
             )
         else:
-            held, hard = order_weight is not None, estimator == "straight_through"
-            parts.append(_relaxed_part(nested, x, y, likelihood, divergence, generator, hard=hard, held=held))
+            options = {"hard": estimator == "straight_through", "fixed_orders": order_weight is not None}
+            parts.append(_relaxed_part(nested, x, y, likelihood, divergence, generator, **options))
     nll, weight_term, log_prob = (torch.stack(column) for column in list(zip(*parts, strict=True))[:3])
     weight_term = weight_term + gate_divergence(nested, nll[0])
     order_term = order_divergence(nested, recipe.prior_keep) if learned else torch.zeros_like(nll[0])
     losses = nll + scale * weight_term
     expected = losses.mean()
     if learned and estimator == "leave_one_out" and num_parts > 1:
-        seen = losses if order_weight is None else nll
-        expected = expected + leave_one_out(log_prob, seen) - seen.mean()
+        losses_of_orders = losses if order_weight is None else nll
+        expected = expected + leave_one_out(log_prob, losses_of_orders) - losses_of_orders.mean()
     return Terms(
         loss=expected + (scale if order_weight is None else order_weight) * order_term,
         nll=nll.mean().detach(),
@@ -72,38 +72,38 @@ def bound_terms(
     )
 
 
-_Result = tuple[Tensor, Tensor, Tensor, Cut]
+_PartTerms = tuple[Tensor, Tensor, Tensor, Cut]
 
 
 def _hard_part(
     nested: Nested,
     inputs: Any,  # noqa: ANN401
     targets: Tensor,
-    model: Likelihood,
+    likelihood: Likelihood,
     divergence: Divergence,
     draw: Draw,
-) -> _Result:
-    """A part of the batch at a drawn cut, which alone is computed."""
+) -> _PartTerms:
+    """A part of the batch at a drawn cut; only that cut is computed."""
     cut, log_prob = draw
     args, kwargs = as_call(inputs)
     with nested.shared_at(cut):
-        nll = nll_of(model, nested(*args, **kwargs), targets)
-        chance = torch.zeros_like(nll) if log_prob is None else log_prob.to(nll)
-        return nll, weight_divergence(nested, cut, divergence).to(nll), chance, cut
+        nll = nll_of(likelihood, nested(*args, **kwargs), targets)
+        cut_log_prob = torch.zeros_like(nll) if log_prob is None else log_prob.to(nll)
+        return nll, weight_divergence(nested, cut, divergence).to(nll), cut_log_prob, cut
 
 
 def _relaxed_part(
     nested: Nested,
     inputs: Any,  # noqa: ANN401
     targets: Tensor,
-    model: Likelihood,
+    likelihood: Likelihood,
     divergence: Divergence,
     generator: torch.Generator | None,
     *,
     hard: bool,
-    held: bool,
-) -> _Result:
-    """A part of the batch under masks that gradients flow through, without the tail where they are below the least."""
+    fixed_orders: bool,
+) -> _PartTerms:
+    """A part of the batch under differentiable masks, without the tail of blocks below ``LEAST_MASK``."""
     masks, widths = {}, []
     for name, order in nested.orders.items():
         if not isinstance(order, RelaxedOrder):
@@ -113,16 +113,16 @@ def _relaxed_part(
         masks[name] = order.straight_through(relaxed) if hard else relaxed
         widths.append((name, int(((relaxed >= LEAST_MASK) | (masks[name] >= LEAST_MASK)).sum())))
     args, kwargs = as_call(inputs)
-    computed, cut = Cut(tuple(widths)), full_cut(nested.groups)
-    with nested.at(computed):
-        nll = nll_of(model, nested.run_masked(masks, *args, **kwargs), targets)
+    computed_cut, cut = Cut(tuple(widths)), full_cut(nested.groups)
+    with nested.at(computed_cut):
+        nll = nll_of(likelihood, nested.run_masked(masks, *args, **kwargs), targets)
     kept = {name: order.keep_probs() for name, order in nested.orders.items()}
-    kept = {name: own.detach() for name, own in kept.items()} if held else kept
-    return nll, weight_divergence(nested, cut, divergence, kept).to(nll), torch.zeros_like(nll), computed
+    kept = {name: probs.detach() for name, probs in kept.items()} if fixed_orders else kept
+    return nll, weight_divergence(nested, cut, divergence, kept).to(nll), torch.zeros_like(nll), computed_cut
 
 
 def _parts(pair: tuple[Any, Tensor], number: int) -> list[tuple[Any, Tensor]]:
-    """A batch in nearly equal parts; what is not a tensor goes with each of them."""
+    """A batch in nearly equal parts; leaves that are not tensors go with each part."""
     leaves, layout = pytree.tree_flatten(pair)
     columns = [leaf.tensor_split(number) if isinstance(leaf, Tensor) else [leaf] * number for leaf in leaves]
     return [pytree.tree_unflatten(list(row), layout) for row in zip(*columns, strict=True)]

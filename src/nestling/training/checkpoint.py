@@ -16,16 +16,16 @@ from nestling.training.optimisers import check_optimiser, load_optimiser, optimi
 _ADVICE = "Delete it to start from the beginning."
 _PREFIX = "optimiser."
 _MOST, _LARGEST = 2**53, 1e300
-"""No run counts further, and no figure of it is larger."""
+"""Limits on the counts and on the figures of a valid state."""
 
 
 @dataclass
 class State:
-    """How far a run is: the next ``batch`` of ``epoch``, what it has seen in this epoch, and the best so far.
+    """How far a run is: the next ``batch`` of ``epoch``, the sums of this epoch's figures, and the best epoch so far.
 
-    ``best_score`` and ``best_epoch`` are the highest validation; the weights in store are those of ``kept_epoch``.
-    Data, widths and noise of a step follow from the recipe's seed and the step's number, so that no random state is
-    part of it. ``steps_back`` counts how often the run went back to lower its learning rates.
+    ``best_score`` and ``best_epoch`` are of the highest validation; the saved weights are those of ``kept_epoch``. The
+    data, widths and noise of a step depend only on the recipe's seed and the step's number, so that no random state is
+    saved. ``steps_back`` counts how often the run went back to lower its learning rates.
     """
 
     step: int = 0
@@ -43,7 +43,7 @@ class State:
 def pack_checkpoint(
     state: State, nested: Nested, optimiser: torch.optim.Optimizer
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Everything that the rest of a run depends on."""
+    """The tensors and the record that the rest of a run depends on."""
     tensors, record = packed(nested)
     tensors |= {_PREFIX + name: tensor for name, tensor in optimiser_tensors(optimiser).items()}
     return tensors, {**record, "state": vars(state).copy()}
@@ -56,32 +56,32 @@ def unpack_checkpoint(
     optimiser: torch.optim.Optimizer,
     path: Path,
 ) -> State:
-    """Put a run where it was when ``pack_checkpoint`` was called; if that can't be, neither of them is changed."""
+    """Restore network and optimiser as ``pack_checkpoint`` saved them; on an error neither is changed."""
     state = state_of(path, record)
-    own = {name.removeprefix(_PREFIX): t for name, t in tensors.items() if name.startswith(_PREFIX)}
+    optimiser_state = {name.removeprefix(_PREFIX): t for name, t in tensors.items() if name.startswith(_PREFIX)}
     try:
-        check_optimiser(optimiser, own)
+        check_optimiser(optimiser, optimiser_state)
         unpack(nested, tensors, record, path)
     except RunError:
         raise
     except (KeyError, ValueError, RuntimeError, TypeError, AttributeError, NestlingError) as error:
         raise RunError(path, f"does not fit the run ({error})", _ADVICE) from None
-    load_optimiser(optimiser, own)
+    load_optimiser(optimiser, optimiser_state)
     return state
 
 
 def state_of(path: Path, record: Mapping[str, Any]) -> State:
-    """The state that a checkpoint's record holds."""
+    """The state in a checkpoint's record, checked."""
     saved = record.get("state")
-    if not isinstance(saved, dict) or saved.keys() != {own.name for own in fields(State)}:
+    if not isinstance(saved, dict) or saved.keys() != {field.name for field in fields(State)}:
         raise RunError(path, "does not say how far the run is", _ADVICE)
     state = State(**saved)
     counts = [state.step, state.epoch, state.batch, state.steps_back]
-    counts += [own for own in (state.best_epoch, state.kept_epoch) if own is not None]
+    counts += [epoch for epoch in (state.best_epoch, state.kept_epoch) if epoch is not None]
     numbers: list[Any] = [state.seconds, *([] if state.best_score is None else [state.best_score])]
-    whole = all(isinstance(own, int) and not isinstance(own, bool) and 0 <= own < _MOST for own in counts)
+    valid_counts = all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < _MOST for n in counts)
     numbers += state.sums.values() if isinstance(state.sums, dict) else [None]
-    sound = all(isinstance(own, int | float) and abs(own) < _LARGEST for own in numbers)
-    if not (whole and sound and isinstance(state.finished, bool)):
+    valid_numbers = all(isinstance(number, int | float) and abs(number) < _LARGEST for number in numbers)
+    if not (valid_counts and valid_numbers and isinstance(state.finished, bool)):
         raise RunError(path, "does not say how far the run is", _ADVICE)
     return state

@@ -1,4 +1,4 @@
-"""TensorBoard events of a run, for those who asked for them."""
+"""TensorBoard events of a run."""
 
 from importlib import import_module
 from pathlib import Path
@@ -24,8 +24,8 @@ def event_writer() -> Any:  # noqa: ANN401
 
 
 def _flat(prefix: str, values: dict[str, Any]) -> list[tuple[str, float]]:
-    found: list[tuple[str, float]] = []
+    numbers: list[tuple[str, float]] = []
     for name, value in values.items():
-        place = f"{prefix}{name}"
-        found += _flat(f"{place}/", value) if isinstance(value, dict) else [(place, float(value))]
-    return found
+        path = f"{prefix}{name}"
+        numbers += _flat(f"{path}/", value) if isinstance(value, dict) else [(path, float(value))]
+    return numbers

@@ -1,4 +1,4 @@
-"""Writes the folder of a run: its recipe, log, best weights, calibrations, and the state to go on from."""
+"""Writes the folder of a run: its recipe, log, best weights, calibrations, and the state to resume from."""
 
 import json
 import sys
@@ -36,8 +36,8 @@ from nestling.training.recipe import Recipe
 from nestling.training.run import (
     CALIBRATION_FILE,
     CHECK,
+    IDENTITY_KEYS,
     LOG_FILE,
-    PARTS,
     RECIPE_FILE,
     check_of,
     identity_of,
@@ -52,7 +52,7 @@ _MISSING = "nothing"
 
 
 class RunFolder(Keeper):
-    """A folder on disk that a run which was stopped goes on from."""
+    """A folder on disk from which a stopped run is resumed."""
 
     def __init__(
         self, place: Path, nested: Nested, recipe: Recipe, about: Mapping[str, Any], num_processes: int = 1
@@ -66,29 +66,29 @@ class RunFolder(Keeper):
         self._num_processes = num_processes
         self._events = recipe.tensorboard
         if self._events:
-            event_writer()  # an error now rather than after an epoch
+            event_writer()  # raises an error now rather than after an epoch
 
     def release(self) -> None:
-        """Let another process have the folder."""
+        """Release the folder's lock for other processes."""
         self._lock.release()
 
     def take_up(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
-        """Go on with the same run, refuse another one, or start a fresh folder."""
+        """Resume the same run, raise if the folder has another one, or start a new folder."""
         self._lock.acquire()
         remove_parts(self.place)
         path = self.place / RECIPE_FILE
         begun = [file for file in (WEIGHTS_FILE, CHECKPOINT_FILE, PREVIOUS_FILE) if (self.place / file).exists()]
         if not path.exists() and begun:
             raise RunError(self.place, "holds a network but no recipe", "Choose another folder.")
-        if not begun:  # nothing, or a run that ended before it kept anything
+        if not begun:  # an empty folder, or a run that ended before it saved anything
             write_json(path, self._wanted | {"made_by": environment(self._num_processes)})
             return None
         saved = read_json(path)
-        for part in PARTS:
-            if saved.get(part) != self._wanted[part]:
+        for key in IDENTITY_KEYS:
+            if saved.get(key) != self._wanted[key]:
                 advice = "Choose another folder, or give the same command as before."
-                raise RunError(self.place, f"holds another run: {_difference(part, saved, self._wanted)}", advice)
-        state = self._last_good(nested, optimiser)
+                raise RunError(self.place, f"holds another run: {_difference(key, saved, self._wanted)}", advice)
+        state = self._resume_last_good(nested, optimiser)
         if state is not None:
             self._check_best(state)
             self.lines = lines_until(self.place / LOG_FILE, state.epoch, self._identity)
@@ -96,36 +96,36 @@ class RunFolder(Keeper):
         return state
 
     def _check_best(self, state: State) -> None:
-        """Refuse weights that are not those that the run has kept: those of an earlier epoch, put back."""
+        """Raise if the weights are not those that the run kept, for example restored from an earlier epoch."""
         if state.kept_epoch is None:
             return
         path = self.place / WEIGHTS_FILE
         _, record = read_tensors(path)
         self._check_run(path, record.get("notes"))
         epoch = record["notes"].get("epoch")
-        if not isinstance(epoch, int) or epoch < state.kept_epoch:  # a later one is from after the checkpoint
+        if not isinstance(epoch, int) or epoch < state.kept_epoch:  # later weights were saved after the checkpoint
             advice = "Restore it from a copy, or train in another folder."
             raise RunError(path, f"is of epoch {epoch}, and the run kept {state.kept_epoch}", advice)
 
-    def _last_good(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
-        """Take up the checkpoint, or the one before it if that one can't be used."""
+    def _resume_last_good(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
+        """Resume from the checkpoint, or from the one before it if the last can't be used."""
         first: RunError | None = None
         for path in (self.place / CHECKPOINT_FILE, self.place / PREVIOUS_FILE):
             if not path.exists():
                 continue
             try:
-                state = self._taken_up(path, nested, optimiser)
+                state = self._resume_from(path, nested, optimiser)
             except RunError as error:
                 first = first or error
                 continue
             if first is not None:
-                self.said = f"{first} Going on from the checkpoint before it."
+                self.notice = f"{first} Going on from the checkpoint before it."
             return state
         if first is not None:
             raise first
         return None
 
-    def _taken_up(self, path: Path, nested: Nested, optimiser: torch.optim.Optimizer) -> State:
+    def _resume_from(self, path: Path, nested: Nested, optimiser: torch.optim.Optimizer) -> State:
         tensors, record = read_tensors(path)
         self._check_run(path, record)
         state = state_of(path, record)
@@ -138,7 +138,7 @@ class RunFolder(Keeper):
         return state
 
     def checkpoint(self, state: State, nested: Nested, optimiser: torch.optim.Optimizer) -> None:
-        """Write the checkpoint; the one before it stays until this one was read back, and then as a second choice."""
+        """Write the checkpoint; the one before stays until this one was read back, and then as a fallback."""
         self._write_checkpoint(*pack_checkpoint(state, nested, optimiser))
 
     def log(self, line: dict[str, Any]) -> None:
@@ -163,17 +163,17 @@ class RunFolder(Keeper):
         unpack(nested, tensors, record, path)
 
     def finish(self, state: State, calibrations: list[Calibration]) -> None:
-        """Write the calibrations, and a checkpoint that holds nothing but that the run is complete."""
+        """Write the calibrations, and a checkpoint that only says that the run is complete."""
         write_calibrations(self.place, calibrations)
         self._write_checkpoint({}, {"state": vars(state) | {"finished": True}})
-        with suppress(OSError):  # it is of no use any more, and does no harm
+        with suppress(OSError):  # the file is no longer needed, and does no harm
             (self.place / PREVIOUS_FILE).unlink()
 
     def _write_checkpoint(self, tensors: Mapping[str, torch.Tensor], record: Mapping[str, Any]) -> None:
         path, before = self.place / CHECKPOINT_FILE, self.place / PREVIOUS_FILE
         try:
             if path.exists():
-                before.unlink(missing_ok=True)  # first, so that there need never be room for three
+                before.unlink(missing_ok=True)  # first, so that the disk never needs room for three
         except OSError as error:
             raise RunError(before, f"can't be removed ({error.strerror or error})", "Remove it by hand.") from None
         write_tensors(path, tensors, {**record, "run": self._identity}, old=before)
@@ -188,7 +188,7 @@ class RunFolder(Keeper):
 
 
 def add_cuts(place: Path, nested: Nested, calibrations: list[Calibration]) -> None:
-    """Write what a network has learned of more cuts: statistics of its norms, and calibrations."""
+    """Write the norm statistics and the calibrations of more cuts."""
     with FolderLock(place):
         _, record = read_tensors(place / WEIGHTS_FILE)
         save(nested, place, notes=record.get("notes"))
@@ -196,14 +196,14 @@ def add_cuts(place: Path, nested: Nested, calibrations: list[Calibration]) -> No
 
 
 def write_calibrations(place: Path, calibrations: list[Calibration]) -> None:
-    """Write the calibrations of the weights that a run holds."""
+    """Write the calibrations of the weights in a run's folder."""
     tensors, _ = read_tensors(place / WEIGHTS_FILE)
     rows = [calibration.to_dict() for calibration in calibrations]
     write_json(place / CALIBRATION_FILE, {"weights": weights_digest(tensors), "calibrations": rows})
 
 
 def environment(num_processes: int = 1) -> dict[str, Any]:
-    """What a run was made by: versions, command, threads and processes."""
+    """The environment of a run: versions, command, threads and processes."""
     return {
         "nestling": __version__,
         "torch": torch.__version__,
@@ -219,12 +219,12 @@ def _record(nested: Nested, recipe: Recipe, about: Mapping[str, Any]) -> dict[st
     return {"network": describe(nested), "recipe": recipe.to_dict(), "data": dict(about)}
 
 
-def _difference(part: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """The first entry, at any depth, in which a part of two runs differs."""
-    name, before, now = part, saved.get(part), wanted[part]
+def _difference(key: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """The first entry, at any depth, that differs between the records of two runs under a key."""
+    name, before, now = key, saved.get(key), wanted[key]
     while isinstance(before, dict) and isinstance(now, dict):
-        key = next(key for key in {**before, **now} if before.get(key, _MISSING) != now.get(key, _MISSING))
-        name, before, now = f"{name}.{key}", before.get(key, _MISSING), now.get(key, _MISSING)
+        entry = next(entry for entry in {**before, **now} if before.get(entry, _MISSING) != now.get(entry, _MISSING))
+        name, before, now = f"{name}.{entry}", before.get(entry, _MISSING), now.get(entry, _MISSING)
     return f"its {name} is {_short(before)}, yours {_short(now)}"
 
 

@@ -1,4 +1,4 @@
-"""What keeps a run while it goes on: its log, best weights and state, in memory if no folder is asked for."""
+"""Keeps the log, best weights and state of a run in progress, in memory if there is no folder."""
 
 import json
 from abc import ABC, abstractmethod
@@ -16,13 +16,13 @@ from nestling.training.checkpoint import State, pack_checkpoint, unpack_checkpoi
 
 
 class Keeper(ABC):
-    """Where a run keeps what must outlive a step; inside ``with`` it is this run's alone."""
+    """Keeps what must outlive a step; within ``with`` no other run can use the same place."""
 
     lines: list[dict[str, Any]]
-    said: str | None = None
-    """Something that the user should know about how the run was taken up."""
+    notice: str | None = None
+    """A line for the user about how the run was resumed."""
     how_to_go_on: str
-    """What to tell someone who stops the run."""
+    """The line for a user who stops the run."""
 
     def __enter__(self) -> "Keeper":
         return self
@@ -32,15 +32,15 @@ class Keeper(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Let others have it."""
+        """Let other runs use the place."""
 
     @abstractmethod
     def take_up(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
-        """Put network and optimiser where they were when they were kept last; None if they never were."""
+        """Restore network and optimiser from the last checkpoint, and return its state; None if there is none."""
 
     @abstractmethod
     def checkpoint(self, state: State, nested: Nested, optimiser: torch.optim.Optimizer) -> None:
-        """Keep where the run stands."""
+        """Keep the state of the run."""
 
     @abstractmethod
     def log(self, line: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ class Keeper(ABC):
 
 
 class Memory(Keeper):
-    """Keeps everything until the process ends, and no longer."""
+    """Keeps everything in memory, until the process ends."""
 
     how_to_go_on = "Nothing of it is kept: give an out folder to be able to go on."
 
@@ -71,21 +71,21 @@ class Memory(Keeper):
         self._last: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None
 
     def take_up(self, nested: Nested, optimiser: torch.optim.Optimizer) -> State | None:
-        """Give the copies back."""
+        """Restore network and optimiser from the copies."""
         if self._last is None:
             return None
         tensors = {name: tensor.clone() for name, tensor in self._last[0].items()}
         return unpack_checkpoint(tensors, json.loads(json.dumps(self._last[1])), nested, optimiser, Path("memory"))
 
     def checkpoint(self, state: State, nested: Nested, optimiser: torch.optim.Optimizer) -> None:
-        """Copy everything, if someone may come back to it."""
+        """Copy network and optimiser, if the run may go back to them."""
         if not self._checkpoints:
             return
         tensors, record = pack_checkpoint(state, nested, optimiser)
         self._last = {name: tensor.detach().clone() for name, tensor in tensors.items()}, record
 
     def release(self) -> None:
-        """Nobody else can have it."""
+        """Do nothing: no other run can use this memory."""
 
     def log(self, line: dict[str, Any]) -> None:
         """Keep a line in memory."""
@@ -97,9 +97,9 @@ class Memory(Keeper):
         self._best = {name: tensor.clone() for name, tensor in tensors.items()}, record
 
     def give_best(self, nested: Nested) -> None:
-        """Give the copy back."""
+        """Restore the weights from the copy."""
         if self._best is not None:
             unpack(nested, *self._best, Path("memory"))
 
     def finish(self, state: State, calibrations: list[Calibration]) -> None:
-        """Nothing is kept."""
+        """Do nothing."""

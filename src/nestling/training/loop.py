@@ -1,4 +1,4 @@
-"""The loop: steps, validation, the best weights so far, and where to go on from."""
+"""The loop: steps, validation, the best weights so far, and checkpoints."""
 
 import json
 import time
@@ -31,16 +31,16 @@ from nestling.training.stopping import Stopped, Stopping
 from nestling.training.terms import Terms, pair_of
 
 CHECKPOINT_SECONDS = 300.0
-"""A checkpoint is written after each epoch, and within one whenever this much time has passed."""
+"""A checkpoint is written after each epoch, and within an epoch whenever this many seconds have passed."""
 STEP_BACK = 0.5
-"""What the learning rates are multiplied by when a run that diverged goes back."""
+"""The factor on the learning rates when a run that diverged goes back."""
 Figures = Callable[[Nested], Mapping[str, float]]
-"""Figures of one's own that the log has for each epoch."""
+"""The caller's figures of a network, which the log has per epoch."""
 _SUMMED = ("loss", "nll", "weight_kl", "order_kl")
 
 
 class Loop:
-    """Trains a nested network on a feed by a recipe, from wherever its keeper says, alone or as one of several."""
+    """Trains a nested network on a feed by a recipe, from its keeper's state, in one process or several."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Loop:
         self._began = self._written = time.monotonic()
 
     def run(self, *, quiet: bool = False) -> State:
-        """Train to the end; torch's random state is left as it was found."""
+        """Train to the end; torch's random state is not changed."""
         devices = [self.device] if self.device.type == "cuda" else []
         averaging = self.processes.averaging(self.nested)
         with torch.random.fork_rng(devices=devices), averaging as self._averaged:
@@ -82,29 +82,29 @@ class Loop:
         return self.state
 
     def _take_up(self) -> None:
-        """Go to where the run was kept last, or keep its beginning."""
-        found = take_up(self.keeper, self.nested, self.optimiser, self.processes)
-        if found is None:
+        """Restore the state that was kept last, or keep the initial one."""
+        state = take_up(self.keeper, self.nested, self.optimiser, self.processes)
+        if state is None:
             self._checkpoint()
             return
-        self.state = found
+        self.state = state
         self._check_state()
 
     def _check_state(self) -> None:
-        """Refuse to go on from where no run of this recipe can be."""
+        """Raise if no run of this recipe can have this state."""
         state, num_batches = self.state, len(self.feed.train)
         if (
             state.steps_back > self.recipe.step_back
             or state.batch > num_batches
             or state.step != state.epoch * num_batches + state.batch
         ):
-            wrong = f"stands at step {state.step}, batch {state.batch} of epoch {state.epoch}, which is nowhere"
-            raise RunError("the checkpoint", wrong, "Delete it to start from the beginning.")
+            problem = f"is at step {state.step}, batch {state.batch} of epoch {state.epoch}, which no run reaches"
+            raise RunError("the checkpoint", problem, "Delete it to start from the beginning.")
 
     def _train(self, quiet: bool) -> None:
         with Progress(self.num_steps, "train", done=self.state.step, shown=not quiet) as progress:
-            if self.keeper.said:
-                progress.say(self.keeper.said)
+            if self.keeper.notice:
+                progress.say(self.keeper.notice)
             if self.state.step:
                 progress.say(f"going on from epoch {self.state.epoch + 1}, step {self.state.step}")
             while self.state.epoch < self.recipe.epochs and not self._stale():
@@ -133,12 +133,12 @@ class Loop:
         self._check_weights()
         share_buffers(self.nested, self.processes)
         means = {name: total / max(1, state.batch) for name, total in state.sums.items()}
-        line = self._validated(means)
+        line = self._validate_and_keep(means)
         self.keeper.log(line)
         self._checkpoint()
 
     def _step(self, batch: Any) -> tuple[dict[str, float], bool]:  # noqa: ANN401
-        """One step: its figures, averaged over processes, and whether any of them was asked to stop."""
+        """One step: its figures, averaged over processes, and whether any process was asked to stop."""
         share = self.state.step / self.num_steps
         inputs, targets = pytree.tree_map_only(Tensor, lambda t: t.to(self.device, non_blocking=True), tuple(batch))
         set_lr(self.optimiser, self._lr_factor(share))
@@ -151,10 +151,10 @@ class Loop:
         terms = None
         try:
             terms = self._averaged(self._terms, (inputs, targets), share)
-            wrong = None if bool(torch.isfinite(terms.loss)) else self._diverged((inputs, targets), terms)
+            error = None if bool(torch.isfinite(terms.loss)) else self._diverged((inputs, targets), terms)
         except NonFiniteError:
-            wrong = self._diverged((inputs, targets), terms)
-        figures, stop = self._agreed(terms, wrong)
+            error = self._diverged((inputs, targets), terms)
+        figures, stop = self._agree(terms, error)
         assert terms is not None
         with self.processes.together():
             terms.loss.backward()
@@ -164,24 +164,25 @@ class Loop:
         self.optimiser.step()
         return figures, stop
 
-    def _agreed(self, terms: Terms | None, wrong: DivergenceError | None) -> tuple[dict[str, float], bool]:
-        """What all processes found in a step before any goes on with it; if one diverged, all of them raise that."""
-        own = [0.0] * len(_SUMMED) if terms is None or wrong else [float(getattr(terms, n).detach()) for n in _SUMMED]
-        flags = [float(wrong is not None), float(self.stopping.asked is not None)]
-        *means, failed, stop = self.processes.mean(torch.tensor(own + flags, dtype=torch.float64)).tolist()
+    def _agree(self, terms: Terms | None, error: DivergenceError | None) -> tuple[dict[str, float], bool]:
+        """The means of a step's figures over all processes; if one process diverged, all of them raise its error."""
+        is_bad = terms is None or error is not None
+        figures = [0.0 if is_bad else float(getattr(terms, name).detach()) for name in _SUMMED]
+        flags = [float(error is not None), float(self.stopping.signal is not None)]
+        *means, failed, stop = self.processes.mean(torch.tensor(figures + flags, dtype=torch.float64)).tolist()
         if failed:
-            told = b"" if wrong is None else json.dumps(vars(wrong)).encode()
-            raise DivergenceError(**json.loads(next(each for each in self.processes.gather(told) if each)))
+            content = b"" if error is None else json.dumps(vars(error)).encode()
+            raise DivergenceError(**json.loads(next(sent for sent in self.processes.gather(content) if sent)))
         return dict(zip(_SUMMED, means, strict=True)), stop > 0
 
     def _diverged(self, batch: tuple[Any, Tensor], terms: Terms | None) -> DivergenceError:
         return diverged(self.nested, batch, () if terms is None else terms.cuts, self.state.step + 1)
 
     def _check_weights(self) -> None:
-        """Refuse to go on with weights that are no numbers: neither validation nor a checkpoint could use them."""
-        wrong = weights_gone_wrong(self.nested, self.state.step)
-        if wrong is not None:
-            raise wrong
+        """Raise if weights are not finite: neither validation nor a checkpoint could use them."""
+        error = weights_gone_wrong(self.nested, self.state.step)
+        if error is not None:
+            raise error
 
     def _step_back(self, error: DivergenceError, progress: Progress) -> None:
         """Return to the last checkpoint with lower learning rates, if the recipe allows it and the data is sound."""
@@ -197,10 +198,10 @@ class Loop:
         progress.go_to(self.state.step)
 
     def _stop(self) -> None:
-        """Save, and end as the signal asked."""
+        """Save the run, and end it because of a signal."""
         self._checkpoint()
-        self.processes.gather(b"")  # nobody leaves before the first has saved
-        number = self.stopping.asked or 15
+        self.processes.gather(b"")  # no process ends before the first has saved
+        number = self.stopping.signal or 15
         raise Stopped(number, f"stopped at step {self.state.step} of {self.num_steps}. {self.keeper.how_to_go_on}")
 
     def _terms(self, batch: tuple[Any, Tensor], share: float) -> Terms:
@@ -213,8 +214,8 @@ class Loop:
             scale = self._kappa(share) / examples
             return step_terms(self.nested, inputs, targets, self.recipe, self.likelihood, scale, widths, self.teacher)
 
-    def _validated(self, means: dict[str, float]) -> dict[str, Any]:
-        """Validate at the recipe's cuts, keep the weights if none were clearly better, and give the line of the log."""
+    def _validate_and_keep(self, means: dict[str, float]) -> dict[str, Any]:
+        """Validate at the recipe's cuts, keep the weights unless others were clearly better; return the log's line."""
         state = self.state
         try:
             scores = self.validate()
@@ -222,7 +223,7 @@ class Loop:
             raise diverged_in_validation(self.feed.validation, state.step) from None
         epoch = state.epoch + 1
         names = ("nll", "quality", "quality_error")
-        nll, quality, error = (sum(getattr(own, n) for own in scores.values()) / len(scores) for n in names)
+        nll, quality, error = (sum(getattr(at_cut, n) for at_cut in scores.values()) / len(scores) for n in names)
         if state.best_score is None or quality > state.best_score:
             state.best_score, state.best_epoch = quality, epoch
         kept = self.recipe.keep == "last" or quality + error >= state.best_score
@@ -240,7 +241,7 @@ class Loop:
             **means,
             "lr": self.optimiser.param_groups[0]["largest_lr"] * self._lr_factor(share),
             "kappa": self._kappa(share),
-            "validation": {str(cut): _figures(own) for cut, own in scores.items()},
+            "validation": {str(cut): _figures(at_cut) for cut, at_cut in scores.items()},
             "validation_nll": nll,
             "validation_quality": quality,
             "kept": kept,
@@ -250,7 +251,7 @@ class Loop:
         }
 
     def validate(self) -> dict[float, Scores]:
-        """Scores on the validation data at each cut, with the weights at their means."""
+        """Scores on the validation data at each cut, with the mean weights."""
         if norms_with_statistics(self.nested):
             for cut in self._cuts:
                 recalibrate(self.nested, self.feed.recalibration, cut, spread=self._is_spread)
@@ -292,20 +293,20 @@ class Loop:
         return wanted == "bfloat16" or (wanted == "auto" and has_it)
 
     def _report(self, line: dict[str, Any]) -> str:
-        at = "  ".join(f"{100 * float(cut):.4g}% " + _headline(own) for cut, own in line["validation"].items())
+        at = "  ".join(f"{100 * float(cut):.4g}% " + _headline(figures) for cut, figures in line["validation"].items())
         at += "".join(f"  {name} {value:.4g}" for name, value in line["figures"].items())
         mark = "  kept" if line["kept"] and self.recipe.keep == "best" else ""
         return f"epoch {line['epoch']}/{self.recipe.epochs}  loss {line['loss']:.4f}  validation {at}{mark}"
 
 
 def _frozen(teacher: nn.Module) -> nn.Module:
-    """A copy of a teacher that training leaves as it is."""
+    """A copy of a teacher in eval mode without gradients."""
     return deepcopy(teacher).eval().requires_grad_(False)
 
 
 def _headline(figures: dict[str, float]) -> str:
-    """The figure that people look at first."""
-    if "dice" in figures:  # of pixels, nearly all are background and right
+    """The most important figure."""
+    if "dice" in figures:  # accuracy says little for images: nearly all pixels are background, and correct
         return f"Dice {figures['dice']:.3f}"
     if "accuracy" in figures:
         return f"{figures['accuracy']:.2%}"
@@ -314,9 +315,9 @@ def _headline(figures: dict[str, float]) -> str:
 
 
 def _figures(scores: Scores) -> dict[str, float]:
-    found = {"nll": scores.nll}
+    figures = {"nll": scores.nll}
     for name in ("accuracy", "rmse", "dice"):
         value = getattr(scores, name, None)
         if value is not None:
-            found[name] = value
-    return found
+            figures[name] = value
+    return figures

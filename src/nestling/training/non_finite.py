@@ -1,4 +1,4 @@
-"""Finds where a network first left the finite numbers, once a loss or a gradient has."""
+"""Finds the first value that is not finite, once a loss or a gradient is not."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -18,49 +18,49 @@ _CLEAN = "Clean the data: drop or fill such examples."
 
 def diverged(nested: Nested, batch: tuple[Any, Tensor], cuts: tuple[Cut, ...], step: int) -> DivergenceError:
     """The error that names the first of data, weights, activations and gradients that is not finite."""
-    for what, part in zip(("inputs", "targets"), batch, strict=True):
-        if any(_bad(leaf) for leaf in pytree.tree_leaves(part)):
-            return DivergenceError(step, f"the {what} of the batch", _CLEAN, in_data=True)
-    wrong = weights_gone_wrong(nested, step)
-    if wrong is not None:
-        return wrong
-    place = _first_layer(nested, batch[0], cuts)
-    if place is not None:
-        return DivergenceError(step, f"the output of layer {place}" if place else "the network's output", _SLOWER)
+    for name, data in zip(("inputs", "targets"), batch, strict=True):
+        if any(_is_bad(leaf) for leaf in pytree.tree_leaves(data)):
+            return DivergenceError(step, f"the {name} of the batch", _CLEAN, in_data=True)
+    error = weights_gone_wrong(nested, step)
+    if error is not None:
+        return error
+    layer = _first_layer(nested, batch[0], cuts)
+    if layer is not None:
+        return DivergenceError(step, f"the output of layer {layer}" if layer else "the network's output", _SLOWER)
     for name, parameter in nested.named_parameters():
-        if parameter.grad is not None and _bad(parameter.grad):
+        if parameter.grad is not None and _is_bad(parameter.grad):
             return DivergenceError(step, f"the gradient of {_public(name)}", _SLOWER)
     return DivergenceError(step, "the loss", f"Check that targets fit the likelihood. {_SLOWER}")
 
 
 def weights_gone_wrong(nested: Nested, step: int) -> DivergenceError | None:
-    """The error that names weights which are not finite, if there are some."""
+    """The error that names weights that are not finite; None if all are finite."""
     for name, parameter in nested.named_parameters():
-        if _bad(parameter):
+        if _is_bad(parameter):
             return DivergenceError(step, f"the weights {_public(name)}", _SLOWER)
     return None
 
 
 def diverged_in_validation(batches: Iterable[Any], step: int) -> DivergenceError:
-    """The error for an output on validation data that is not finite: whether its inputs are."""
+    """The error for a non-finite output on validation data; it names the first batch with non-finite inputs."""
     for number, (inputs, _) in enumerate(batches):
-        if any(_bad(leaf) for leaf in pytree.tree_leaves(inputs)):
+        if any(_is_bad(leaf) for leaf in pytree.tree_leaves(inputs)):
             return DivergenceError(step, f"the inputs of validation batch {number}", _CLEAN, in_data=True)
     return DivergenceError(step, "the network's output on validation data", _SLOWER)
 
 
 def _first_layer(nested: Nested, inputs: Any, cuts: tuple[Cut, ...]) -> str | None:  # noqa: ANN401
-    """The first layer, in the order they run, that gives something not finite for the batch at one of the cuts."""
-    found: list[str] = []
+    """The first layer, in the order of execution, with a non-finite output for the batch at one of the cuts."""
+    bad_layers: list[str] = []
 
-    def look(name: str, output: object) -> None:
-        if any(_bad(leaf) for leaf in pytree.tree_leaves(output)):
-            found.append(name)
+    def record(name: str, output: object) -> None:
+        if any(_is_bad(leaf) for leaf in pytree.tree_leaves(output)):
+            bad_layers.append(name)
 
     leaves = list(_leaves(nested.module))
     handles = [
-        part.register_forward_hook(lambda _module, _args, output, name=name: look(name, output))
-        for name, part in leaves
+        layer.register_forward_hook(lambda _module, _args, output, name=name: record(name, output))
+        for name, layer in leaves
     ]
     args, kwargs = as_call(inputs)
     try:
@@ -68,11 +68,11 @@ def _first_layer(nested: Nested, inputs: Any, cuts: tuple[Cut, ...]) -> str | No
             for cut in cuts:
                 with nested.at(cut):
                     output = nested(*args, **kwargs)
-                    look("", output)
-                if found == [""]:  # it runs as a graph, past its layers: run the layers themselves
+                    record("", output)
+                if bad_layers == [""]:  # the network ran as a graph, which skips the hooks: run its layers
                     nested.module(*args, **kwargs)
-                if found:
-                    return next((name for name in found if name), "")
+                if bad_layers:
+                    return next((name for name in bad_layers if name), "")
     finally:
         for handle in handles:
             handle.remove()
@@ -80,7 +80,7 @@ def _first_layer(nested: Nested, inputs: Any, cuts: tuple[Cut, ...]) -> str | No
 
 
 def _leaves(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The layers of a module by name; a variational one counts as a layer, whatever it is made of."""
+    """The layers of a module by name; a variational layer counts as one layer, with all its submodules."""
     children = list(module.named_children())
     if isinstance(module, VariationalLayer) or not children:
         yield prefix.rstrip("."), module
@@ -89,7 +89,7 @@ def _leaves(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Modul
         yield from _leaves(child, f"{prefix}{name}.")
 
 
-def _bad(leaf: object) -> bool:
+def _is_bad(leaf: object) -> bool:
     return isinstance(leaf, Tensor) and leaf.is_floating_point() and not bool(torch.isfinite(leaf).all())
 
 

@@ -1,4 +1,4 @@
-"""Shows how far long work is: a bar on a terminal, plain lines anywhere else, nothing on a silent rank."""
+"""Shows the progress of long work: a bar on a terminal, plain lines elsewhere, nothing on a silent rank."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Progress:
-    """A bar over ``total`` steps with room for a few figures; lines said meanwhile stand above it."""
+    """A bar over ``total`` steps with room for a few figures; printed lines appear above the bar."""
 
     def __init__(self, total: int, what: str, *, done: int = 0, shown: bool = True) -> None:
         self._shown = shown
@@ -25,14 +25,14 @@ class Progress:
         self._bar.close()
 
     def step(self, **figures: str) -> None:
-        """One more step is done."""
+        """Advance the bar by one step."""
         if not self._bar.disable:
             if figures:
                 self._bar.set_postfix(figures, refresh=False)
             self._bar.update()
 
     def go_to(self, done: int) -> None:
-        """So many steps are done, fewer than before perhaps."""
+        """Set the number of finished steps, which may be smaller than before."""
         if not self._bar.disable:
             self._bar.n = done
             self._bar.refresh()

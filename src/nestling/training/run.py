@@ -1,4 +1,4 @@
-"""A finished run, and how it is read back from its folder."""
+"""A finished run, and reading it back from its folder."""
 
 import json
 import sys
@@ -23,13 +23,13 @@ RECIPE_FILE = "recipe.json"
 LOG_FILE = "log.jsonl"
 CALIBRATION_FILE = "calibration.json"
 CHECK = "crc32"
-PARTS = ("data", "recipe", "network")
-"""What makes two runs the same."""
+IDENTITY_KEYS = ("data", "recipe", "network")
+"""The keys of a record that are equal for two records of the same run."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: the network with its best weights, how it came about, and a calibration for each cut."""
+    """A finished run: the network with its best weights, its recipe, data and log, and a calibration per cut."""
 
     nested: Nested
     recipe: Recipe
@@ -42,11 +42,11 @@ class Run:
     def calibration(self, cut: Any) -> Calibration | None:  # noqa: ANN401
         """The calibration that was fitted at a cut, if there is one."""
         wanted: Cut = make_cut(self.nested.groups, cut)
-        return next((own for own in self.calibrations if own.cut == wanted), None)
+        return next((calibration for calibration in self.calibrations if calibration.cut == wanted), None)
 
 
 def open_run(folder: str | PathLike[str], module: nn.Module | None = None, *, trust: bool = False) -> Run:
-    """Read a run back from its folder; ``module`` and ``trust`` are those of ``load``."""
+    """Read a run back from its folder; ``module`` and ``trust`` are as in ``load``."""
     place = Path(folder)
     nested, saved, calibrations = read_run(place, module, trust=trust)
     about = saved.get("data")
@@ -61,7 +61,7 @@ def open_run(folder: str | PathLike[str], module: nn.Module | None = None, *, tr
 
 
 def describes_data(about: Mapping[str, Any]) -> bool:
-    """Whether a record says what ``Feed.about`` does, as far as predictions need it."""
+    """Whether a record has the entries of ``Feed.about`` that predictions need."""
     if not isinstance(about.get("likelihood"), str):
         return False
     if about.get("name") is None:
@@ -69,20 +69,20 @@ def describes_data(about: Mapping[str, Any]) -> bool:
     shape, mean, std, classes = (about.get(key) for key in ("input_shape", "mean", "std", "classes"))
     if not (isinstance(shape, list) and isinstance(mean, list) and isinstance(std, list) and isinstance(classes, list)):
         return False
-    if not shape or not all(isinstance(own, int) and 0 < own < 2**31 for own in shape):
+    if not shape or not all(isinstance(size, int) and 0 < size < 2**31 for size in shape):
         return False
-    numbers = all(isinstance(own, int | float) and abs(own) < 1e30 for own in (*mean, *std))
-    fits = len(mean) == len(std) == shape[0] and all(isinstance(own, str) for own in classes)
-    return numbers and fits and all(own > 0 for own in std)
+    numbers = all(isinstance(value, int | float) and abs(value) < 1e30 for value in (*mean, *std))
+    fits = len(mean) == len(std) == shape[0] and all(isinstance(name, str) for name in classes)
+    return numbers and fits and all(value > 0 for value in std)
 
 
 def identity_of(record: Mapping[str, Any]) -> str:
-    """What a run's files name it by: a checksum of its data, recipe and network."""
-    return digest({part: record.get(part) for part in PARTS})
+    """The name of a run in its files: a checksum of its data, recipe and network."""
+    return digest({key: record.get(key) for key in IDENTITY_KEYS})
 
 
 def read_run(place: Path, module: nn.Module | None, *, trust: bool) -> tuple[Nested, dict[str, Any], list[Calibration]]:
-    """The network of a run folder, what its recipe file says, and its calibrations, all of the same run."""
+    """The network of a run folder, the content of its recipe file, and its calibrations, checked to be of one run."""
     saved = read_json(place / RECIPE_FILE)
     path = place / WEIGHTS_FILE
     tensors, record = read_tensors(path)
@@ -90,8 +90,8 @@ def read_run(place: Path, module: nn.Module | None, *, trust: bool) -> tuple[Nes
     if not isinstance(notes, dict) or notes.get("run") != identity_of(saved):
         raise RunError(path, "belongs to another run than recipe.json", "Restore them from a copy, or train again.")
     nested = loaded(path, tensors, record, module, trust=trust)
-    known = _calibrations_for(place, weights_digest(tensors))
-    calibrations = [own for own in known if own.cut in nested.statistics or not nested.statistics]
+    saved_calibrations = _calibrations_for(place, weights_digest(tensors))
+    calibrations = [c for c in saved_calibrations if c.cut in nested.statistics or not nested.statistics]
     return nested, saved, calibrations
 
 
@@ -126,7 +126,7 @@ def check_of(line: Mapping[str, Any], identity: str) -> int:
 
 
 def lines_until(path: Path, epoch: int, identity: str) -> list[dict[str, Any]]:
-    """The lines of a run's log up to ``epoch``, one an epoch; those that are damaged or not its own are left out."""
+    """The lines of a run's log up to ``epoch``, one per epoch; damaged lines and those of other runs are left out."""
     lines: list[dict[str, Any]] = []
     for text in plain_file(path).read_text(errors="replace").splitlines() if path.exists() else ():
         with suppress(ValueError, RecursionError):

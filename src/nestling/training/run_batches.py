@@ -1,4 +1,4 @@
-"""What a run is fed: training, validation and recalibration batches, from a data set or from loaders of the user's."""
+"""The feed of a run: training, validation and recalibration batches, from a data set or from the user's loaders."""
 
 import math
 from collections.abc import Iterable, Iterator, Sized
@@ -23,7 +23,7 @@ _EVALUATION_BATCH = 500
 
 @dataclass(frozen=True)
 class Feed:
-    """The batches of a run; ``likelihood`` is what suits the data, ``about`` what the run folder says of it."""
+    """The batches of a run; ``likelihood`` is the default for the data, ``about`` its record in the run folder."""
 
     train: Batches | DatasetBatches
     validation: Iterable[Any]
@@ -35,7 +35,7 @@ class Feed:
 def make_feed(source: object, recipe: Recipe, processes: Processes = ALONE) -> Feed:
     """The feed from a data set (``Data``, its name or its path), or from a pair of DataLoaders or Datasets.
 
-    Of several processes each has its share of every training batch; validation and recalibration are whole.
+    Each of several processes has its share of every training batch, and all batches of validation and recalibration.
     """
     feed = _whole_feed(source, recipe)
     if processes.count == 1:
@@ -43,7 +43,7 @@ def make_feed(source: object, recipe: Recipe, processes: Processes = ALONE) -> F
     size, count = feed.train.batch_size, processes.count
     if size % count and not feed.train.is_apart:
         needed = f"a multiple of the number of processes, {count}"
-        raise RangeError("batch_size", size, needed, f"Pass {(size // count + 1) * count}, for one.")
+        raise RangeError("batch_size", size, needed, f"Pass {(size // count + 1) * count}, for example.")
     return replace(feed, train=feed.train.shard(processes.rank, count))
 
 
@@ -74,7 +74,7 @@ def _from_data(source: Data, recipe: Recipe) -> Feed:
     train = source.batches(
         "train", size, shuffle=True, augment=source.augment, seed=recipe.seed, drop_last=True, grader=grader
     )
-    known = source.batches(
+    recalibration = source.batches(
         "train", max(size, 256), shuffle=True, augment=source.augment, seed=recipe.seed, grader=grader
     )
     about = {
@@ -91,25 +91,25 @@ def _from_data(source: Data, recipe: Recipe) -> Feed:
     return Feed(
         train,
         source.batches("validation", _EVALUATION_BATCH),
-        _Repeated(known, math.ceil(recipe.recalibration_batches * size / known.batch_size)),
+        _Repeated(recalibration, math.ceil(recipe.recalibration_batches * size / recalibration.batch_size)),
         LIKELIHOODS[source.task],
         about,
     )
 
 
 def training_fingerprint(source: Data) -> str:
-    """The fingerprint of what training sees: train and validation."""
+    """The fingerprint of the data that training uses: train and validation."""
     return replace(source, test=None, held_out=None).fingerprint
 
 
 def _fingerprint(dataset: object) -> str | None:
-    """A checksum of data that is plain tensors; other data sets may give something new whenever they are asked."""
+    """A checksum of data in plain tensors; None for other data sets, which may give other data on each access."""
     return tensors_digest(dataset.tensors) if isinstance(dataset, TensorDataset) else None
 
 
 @dataclass(frozen=True)
 class _Repeated:
-    """The same first batches at each pass."""
+    """The first ``number`` batches of epoch 0, the same at each pass."""
 
     batches: Batches | DatasetBatches
     number: int
@@ -121,11 +121,11 @@ class _Repeated:
         self.batches.set_epoch(epoch)
 
 
-def _loader(part: object, recipe: Recipe, *, shuffle: bool) -> "DataLoader[Any]":
-    if isinstance(part, DataLoader):
-        return part
-    if isinstance(part, Dataset):
-        size = min(recipe.batch_size, len(part)) if isinstance(part, Sized) else recipe.batch_size
-        return DataLoader(part, size, shuffle=shuffle, drop_last=shuffle)
-    given = f"a {type(part).__name__}"
+def _loader(source: object, recipe: Recipe, *, shuffle: bool) -> "DataLoader[Any]":
+    if isinstance(source, DataLoader):
+        return source
+    if isinstance(source, Dataset):
+        size = min(recipe.batch_size, len(source)) if isinstance(source, Sized) else recipe.batch_size
+        return DataLoader(source, size, shuffle=shuffle, drop_last=shuffle)
+    given = f"a {type(source).__name__}"
     raise ArgumentError("data", given, "a DataLoader or a Dataset", "Wrap it in torch.utils.data.DataLoader.")

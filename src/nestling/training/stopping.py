@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: noted while a step runs, so that the run can be saved before it ends."""
+"""Ctrl-C and SIGTERM: recorded while a step runs, so that the run can be saved before it ends."""
 
 import signal
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """Training that was asked to end by a signal, whose number is ``signal``; it says what was saved."""
+    """Training was ended by the signal with number ``signal``; the message says what was saved."""
 
     def __init__(self, number: int, message: str) -> None:
         self.signal = number
@@ -18,38 +18,38 @@ class Stopped(KeyboardInterrupt):
 
 
 class Stopping:
-    """The signal that asks this process to end, ``asked``, if one has come."""
+    """``signal`` is the number of the signal that asks this process to end, None if there was none."""
 
     def __init__(self) -> None:
-        self.asked: int | None = None
+        self.signal: int | None = None
         self._waits = False
 
     @contextmanager
     def watching(self) -> Iterator["Stopping"]:
-        """Take over the signals inside the block, where that is possible: in the main thread."""
+        """Handle the signals within the ``with`` statement, if this is the main thread."""
         before: dict[signal.Signals, Any] = {}
         try:
             for number in _SIGNALS:
-                before[number] = signal.signal(number, self._note)
-        except ValueError:  # not the main thread: its signals are not ours
+                before[number] = signal.signal(number, self._handle)
+        except ValueError:  # not the main thread, and only that one can handle signals
             pass
         try:
             yield self
         finally:
-            for taken, handler in before.items():
-                signal.signal(taken, handler)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Only note a first signal inside the block: who runs it looks at ``asked``."""
+        """Within the ``with`` statement only record a first signal in ``signal``; its code must look there."""
         before, self._waits = self._waits, True
         try:
             yield
         finally:
             self._waits = before
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        if self._waits and self.asked is None:
-            self.asked = number
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self._waits and self.signal is None:
+            self.signal = number
             return
         raise Stopped(number, "stopped at once; what was saved before is whole.")

@@ -1,4 +1,4 @@
-"""What every objective is made of: likelihood of a batch, divergences of weights and orders, and the record of both."""
+"""The terms of every objective: likelihood of a batch, divergences of weights and orders, and their record."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ WEIGHT_KLS: dict[WeightKL, Divergence] = {
 
 @dataclass(frozen=True)
 class Terms:
-    """The ``loss`` to minimise, and what it is made of: mean ``nll``, divergences in nats, and the cuts computed."""
+    """The ``loss`` to minimise and its terms: mean ``nll``, divergences in nats; and the cuts that were computed."""
 
     loss: Tensor
     nll: Tensor
@@ -43,10 +43,10 @@ class Terms:
     cuts: tuple[Cut, ...]
 
 
-def nll_of(model: Likelihood, output: Tensor, targets: Tensor) -> Tensor:
-    """The negative log-likelihood of targets that fit the output, in no less than single precision."""
-    model.check(output, targets)
-    return model.nll(output.to(torch.promote_types(output.dtype, torch.float32)), targets)
+def nll_of(likelihood: Likelihood, output: Tensor, targets: Tensor) -> Tensor:
+    """The negative log-likelihood of checked targets, in single precision or better."""
+    likelihood.check(output, targets)
+    return likelihood.nll(output.to(torch.promote_types(output.dtype, torch.float32)), targets)
 
 
 def weight_divergence(
@@ -55,14 +55,14 @@ def weight_divergence(
     divergence: Divergence,
     keep_probs: dict[str, Tensor] | None = None,
 ) -> Tensor:
-    """The KL of the weights that a cut keeps, in nats; with keep probabilities, each weighed by those of its groups."""
+    """The KL of the weights that a cut keeps, in nats; with keep probabilities, weighted by those of their groups."""
     if keep_probs is None:
         return nested.weight_total(cut, divergence)
     terms = nested.weight_divergences(cut, divergence)
     if not terms:
         return torch.zeros(())
     shares = torch.cat([nested.weight_shares(path, keep_probs).reshape(-1) for path in terms])
-    return torch.cat([own.reshape(-1) for own in terms.values()]) @ shares
+    return torch.cat([term.reshape(-1) for term in terms.values()]) @ shares
 
 
 def gate_divergence(nested: Nested, like: Tensor) -> Tensor:
@@ -71,19 +71,19 @@ def gate_divergence(nested: Nested, like: Tensor) -> Tensor:
 
 
 def order_divergence(nested: Nested, prior_keep: float) -> Tensor:
-    """The divergence of the orders from chains that keep each next block with the same probability."""
+    """The divergence of the orders from chains that keep each next block with probability ``prior_keep``."""
     return torch.stack([order.divergence(prior_keep) for order in nested.orders.values()]).sum()
 
 
 def pair_of(batch: Sequence[Any]) -> tuple[Any, Tensor]:
-    """The inputs and targets of a batch; refuses what is not a pair of as many of one as of the other."""
+    """The inputs and targets of a batch; raises unless it is a pair with equally many of both."""
     if not (isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[1], Tensor)):
         needed = "a pair (inputs, targets), the targets a tensor"
-        raise ArgumentError("batch", f"a {type(batch).__name__}", needed, "Let your loader give such pairs.")
+        raise ArgumentError("batch", f"a {type(batch).__name__}", needed, "Make your loader return such pairs.")
     inputs, targets = batch
     tensors = [leaf for leaf in pytree.tree_leaves((inputs, targets)) if isinstance(leaf, Tensor)]
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in tensors}
     if len(tensors) < 2 or len(sizes) != 1 or not sizes.pop():
         given = f"tensors of shapes {', '.join(str(tuple(leaf.shape)) for leaf in tensors)}"
-        raise ArgumentError("batch", given, "as many of one as of the other", "Check your loader.")
+        raise ArgumentError("batch", given, "as many inputs as targets", "Check your loader.")
     return inputs, targets

@@ -27,7 +27,7 @@ from nestling.training.run_batches import make_feed
 from nestling.training.stopping import Stopping
 
 COVERAGES = (0.8, 0.9, 0.95, 0.99)
-"""How often conformal sets should hold the truth, as far as there are examples to tell."""
+"""The coverages of conformal sets that are calibrated, if there are enough validation examples."""
 
 
 def train(
@@ -42,17 +42,17 @@ def train(
     figures: Figures | None = None,
     quiet: bool = False,
 ) -> Run:
-    """Train a nested network in place by a recipe; return it with the weights that validated best, or as well.
+    """Train a nested network in place by a recipe; its final weights are the best in validation, or as good.
 
     ``data`` is a data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. With
-    ``out`` the run is a folder: given the same arguments again, a run that was stopped goes on where it was, and a
-    complete one is read back. ``likelihood`` follows from the data set, and is categorical for loaders.
-    ``teacher`` is a trained network whose predictions all widths learn from beside the labels: to fine-tune a network
-    that is trained already, pass the network as it was before ``nest`` (the recipe's auto choices follow).
-    ``starts_from`` says which weights the network begins with, for the folder to tell one such run from another;
-    ``figures`` gives numbers of the network that the log has for each epoch, and the progress shows.
+    ``out`` the run is a folder: the same call made again resumes a run that was stopped, and reads back a complete one.
+    ``likelihood`` by default depends on the data set, and is categorical for loaders.
+    ``teacher`` is a trained network; all widths learn from its predictions as well as from the labels. To fine-tune a
+    trained network, pass the network as it was before ``nest`` (the recipe's auto choices follow).
+    ``starts_from`` names the initial weights, so that the folder can tell runs with different ones apart. ``figures``
+    computes figures of the network after each epoch, for the log and the progress line.
 
-    Started by torchrun, the processes share every batch: all draw the same widths, each its own noise of the weights.
+    Started by torchrun, the processes share every batch: all draw the same widths, but different weight noise.
     Ctrl-C and SIGTERM save the run first (in the main thread), and then raise ``Stopped``, a KeyboardInterrupt.
     """
     if not isinstance(nested, Nested):
@@ -60,13 +60,13 @@ def train(
     recipe = recipe or Recipe()
     with connected() as processes, Stopping().watching() as stopping:
         feed = processes.agree(lambda: make_feed(data, recipe, processes))
-        model = likelihood_named(likelihood or feed.likelihood or "categorical")
-        about = feed.about | {"likelihood": model.name, "starts_from": starts_from}
+        chosen_likelihood = likelihood_named(likelihood or feed.likelihood or "categorical")
+        about = feed.about | {"likelihood": chosen_likelihood.name, "starts_from": starts_from}
         about |= {} if teacher is None else {"teacher": tensors_digest(teacher.state_dict().values())}
         place = None if out is None else Path(out)
         with processes.agree(lambda: _keeper(place, nested, recipe, about, processes)) as keeper:
             loop = Loop(
-                *(nested, feed, recipe, model, keeper),
+                *(nested, feed, recipe, chosen_likelihood, keeper),
                 processes=processes,
                 stopping=stopping,
                 figures=figures,
@@ -74,24 +74,24 @@ def train(
             )
             state = loop.run(quiet=quiet)
             if state.finished and place is not None:
-                calibrations = _known_calibrations(place, processes)
+                calibrations = _saved_calibrations(place, processes)
             else:
                 spread = processes.count > 1
-                calibrations = _calibrations(nested, feed.validation, recipe, model, spread=spread)
+                calibrations = _fit_calibrations(nested, feed.validation, recipe, chosen_likelihood, spread=spread)
                 if processes.is_first:
                     keeper.finish(state, calibrations)
-    return Run(nested, recipe, model.name, keeper.lines, calibrations, about, place)
+    return Run(nested, recipe, chosen_likelihood.name, keeper.lines, calibrations, about, place)
 
 
 def _keeper(place: Path | None, nested: Nested, recipe: Recipe, about: dict[str, Any], processes: Processes) -> Keeper:
-    """What keeps the run: the folder, by the first process alone, or the memory of each."""
+    """The keeper of a run: its folder in the first process, if there is one, else memory."""
     if place is None or not processes.is_first:
         return Memory(checkpoints=recipe.step_back > 0)
     return RunFolder(place, nested, recipe, about, processes.count)
 
 
-def prepared(run: Run, cuts: Sequence[float], source: Data, processes: Processes = ALONE) -> Run:
-    """The run ready at more cuts: norms recalibrated and calibrations fitted where they were not, and saved with it."""
+def prepare_cuts(run: Run, cuts: Sequence[float], source: Data, processes: Processes = ALONE) -> Run:
+    """Recalibrate norms and fit calibrations at cuts that have none yet, save both with the run, and return it."""
     spread = processes.count > 1
     new = {make_cut(run.nested.groups, cut): cut for cut in cuts if run.calibration(cut) is None}
     missing = list(new.values())
@@ -101,33 +101,33 @@ def prepared(run: Run, cuts: Sequence[float], source: Data, processes: Processes
     if norms_with_statistics(run.nested):
         for cut in missing:
             recalibrate(run.nested, feed.recalibration, cut, spread=spread)
-    model = likelihood_named(run.likelihood)
+    likelihood = likelihood_named(run.likelihood)
     recipe = run.recipe.but(cuts=tuple(missing))
-    fitted = [*run.calibrations, *_calibrations(run.nested, feed.validation, recipe, model, spread=spread)]
+    fitted = [*run.calibrations, *_fit_calibrations(run.nested, feed.validation, recipe, likelihood, spread=spread)]
     if run.folder is not None and processes.is_first:
         add_cuts(run.folder, run.nested, fitted)
     return replace(run, calibrations=fitted)
 
 
-def _known_calibrations(place: Path, processes: Processes) -> list[Calibration]:
-    """What the folder of a complete run has, read by the first process."""
-    rows = processes.from_first(lambda: json.dumps([own.to_dict() for own in read_calibrations(place)]).encode())
+def _saved_calibrations(place: Path, processes: Processes) -> list[Calibration]:
+    """The calibrations in the folder of a complete run, read by the first process."""
+    rows = processes.from_first(lambda: json.dumps([c.to_dict() for c in read_calibrations(place)]).encode())
     return [Calibration.from_dict(row) for row in json.loads(rows)]
 
 
-def _calibrations(
-    nested: Nested, validation: Iterable[Any], recipe: Recipe, model: Likelihood, *, spread: bool = False
+def _fit_calibrations(
+    nested: Nested, validation: Iterable[Any], recipe: Recipe, likelihood: Likelihood, *, spread: bool = False
 ) -> list[Calibration]:
-    """A calibration for each cut, at every coverage that the validation data has enough examples for."""
-    with torch.random.fork_rng(devices=[]):  # a loader draws a seed whenever it is begun
+    """One calibration per cut, at every coverage for which the validation data has enough examples."""
+    with torch.random.fork_rng(devices=[]):  # a loader draws a seed whenever an iteration begins
         num_examples = sum(len(targets) for _, targets in validation)
-        coverage = [own for own in COVERAGES if num_examples >= math.ceil(own / (1 - own))]
+        coverage = [share for share in COVERAGES if num_examples >= math.ceil(share / (1 - share))]
         return calibrate(
             nested,
             validation,
             cut=sorted(set(recipe.cuts)),
             samples=recipe.samples,
-            likelihood=model,
+            likelihood=likelihood,
             coverage=coverage,
             spread=spread,
         )
