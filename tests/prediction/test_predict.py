@@ -163,10 +163,10 @@ def test_one_pass_with_and_without_autocast():
         coarse = predict(network, x, by="moments", seed=0).probs
     fine = predict(network, x, by="moments", seed=0).probs
     torch.testing.assert_close(coarse, fine, atol=0.02, rtol=0)
-    number = len(network.module[0].posterior._known)
+    number = len(network.module[0].posterior._kept_results)
     for size in range(9, 14):
         predict(network, torch.randn(2, 1, size, size), by="moments")
-    assert len(network.module[0].posterior._known) == number
+    assert len(network.module[0].posterior._kept_results) == number
     assert torch.equal(predict(network, x, by="moments", seed=0).probs, fine)
 
 
