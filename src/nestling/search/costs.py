@@ -72,7 +72,7 @@ class Sizes:
         full = full_cut(nested.groups)
         plain = nested.extracted(full)
         self._params = _sources(nested, [name for name, _ in plain.named_parameters()])
-        self._buffers = _sources(nested, [name for name, _ in plain.named_buffers()])
+        self._buffer_sources = _sources(nested, [name for name, _ in plain.named_buffers()])
         self._bytes = {name: t.element_size() for name, t in (*plain.named_parameters(), *plain.named_buffers())}
         self._macs = _macs_by_weight(nested, plain, self._params)
         probe = Cut(tuple((g.name, max(g.num_always, g.num_blocks // 2)) for g in nested.groups.free))
@@ -104,7 +104,7 @@ class Sizes:
             return 0 if name in dropped else smaller.get(name, tensors[name]).numel()
 
         params = {name: size(source) for name, source in self._params.items()}
-        num_elements = params | {name: size(source) for name, source in self._buffers.items()}
+        num_elements = params | {name: size(source) for name, source in self._buffer_sources.items()}
         macs = sum(round(rate * params[name]) for name, rate in self._macs.items())
         in_memory = sum(self._bytes[name] * number for name, number in num_elements.items())
         return sum(params.values()), macs, in_memory - bytes_saved(self.nested, cut)

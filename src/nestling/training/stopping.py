@@ -30,7 +30,7 @@ class Stopping:
         before: dict[signal.Signals, Any] = {}
         try:
             for number in _SIGNALS:
-                before[number] = signal.signal(number, self._handle)
+                before[number] = signal.signal(number, self._on_signal)
         except ValueError:  # not the main thread, and only that one can handle signals
             pass
         try:
@@ -48,7 +48,7 @@ class Stopping:
         finally:
             self._waits = before
 
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._waits and self.signal is None:
             self.signal = number
             return
