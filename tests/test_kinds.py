@@ -10,6 +10,7 @@ import torch
 import nestling as nl
 from nestling import commands
 from nestling.network import Nesting
+from nestling.search import Searching
 from nestling.training import Recipe
 
 NETWORKS = """
@@ -79,7 +80,7 @@ def test_a_kind_from_training_to_a_network_that_runs(place, kinds, network):
     nesting = Nesting(num_blocks=4, num_always=1, kinds=kinds, order="uniform", weights="plain")
     recipe = Recipe(epochs=1, batch_size=32, cuts=(1.0,), recalibration_batches=1)
     commands.train(str(place / "data.npz"), f"nets_of_kinds:{network}", place / "run", nesting, recipe)
-    commands.search(place / "run", "bytes", strategy="beam", num_points=6, trust=True)
+    commands.search(place / "run", "bytes", Searching(strategy="beam", num_points=6), trust=True)
     curve = nl.Curve.read(place / "run" / "curve.json")
     assert curve.rows[0].cost < curve.rows[-1].cost
     most = int(curve.rows[0].cost)

@@ -24,6 +24,7 @@ import nestling as nl
 from effort import SOAK
 from nestling.errors import NonFiniteError, ProcessError, RunError
 from nestling.processes import connected
+from nestling.running.layers import VariationalLayer
 from nestling.storage.files import read_tensors
 from nestling.training import Recipe, open_run, train
 from nestling.training.loop import Loop
@@ -196,7 +197,7 @@ def noisy(objective):
     """What each rank draws in the first steps: its widths, its noise and its data."""
     seen = []
     nested = nested_mlp()
-    layer = next(part for part in nested.modules() if isinstance(part, nl.network.layers.VariationalLayer))
+    layer = next(part for part in nested.modules() if isinstance(part, VariationalLayer))
     handle = layer.register_forward_hook(lambda _, args, output: seen.append((args[0].tolist(), output.tolist())))
     cuts = []
     real = nested.shared_at
@@ -223,7 +224,7 @@ def same_inputs():
     data = TensorDataset(x, torch.zeros(24, dtype=torch.long))
     seen = []
     nested = nested_mlp()
-    layer = next(part for part in nested.modules() if isinstance(part, nl.network.layers.VariationalLayer))
+    layer = next(part for part in nested.modules() if isinstance(part, VariationalLayer))
     layer.register_forward_hook(lambda _, __, output: seen.append(output.tolist()))
     train(nested, (data, data), QUICK.but(epochs=1), quiet=True)
     return seen[:2]
