@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import nestling as nl
 from nestling.errors import ArgumentError, NestlingError, RunError
 from nestling.prediction import Gaussian
+from nestling.reading import make_cut
 from nestling.training import Recipe, elbo_terms, events, loop, open_run, train
 from nestling.training.loop import Loop
 
@@ -389,7 +390,7 @@ def test_regression(likelihood, outputs):
 def test_norms_have_the_statistics_of_each_cut():
     data = (images(), images(seed=3))
     run = train(nested_norms(), data, QUICK.but(cuts=(0.1, 0.5, 1.0)), quiet=True)
-    cuts = [nl.network.cut.make_cut(run.nested.groups, cut) for cut in (0.1, 0.5, 1.0)]
+    cuts = [make_cut(run.nested.groups, cut) for cut in (0.1, 0.5, 1.0)]
     assert list(run.nested.statistics) == cuts
     x = images(seed=3).tensors[0]
     with_statistics = outputs_at(run.nested, x, cuts)
