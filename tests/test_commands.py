@@ -322,7 +322,7 @@ def test_weights_that_can_not_be_read(tmp_path, what):
 
 def test_evaluate_agrees_with_the_library(place, run):
     rows = cells(commands.evaluate(run, (), samples=2))
-    assert [row["width"] for row in rows] == ["50%", "100%"]
+    assert [row["cut"] for row in rows] == ["0.5", "1"]
     opened, data = nl.open_run(run), nl.data.load(place / "classes.npz")
     saved = json.loads((run / "scores.json").read_text())
     assert (saved["data"], saved["samples"]) == ("classes", 2)
@@ -349,7 +349,12 @@ def test_accuracy_by_hand(place, run):
 
 
 def test_evaluate_puts_cuts_in_order_and_each_once(run):
-    assert [row["width"] for row in cells(commands.evaluate(run, (1.0, 0.5, 1.0), samples=0))] == ["50%", "100%"]
+    assert [row["cut"] for row in cells(commands.evaluate(run, (1.0, 0.5, 1.0), samples=0))] == ["0.5", "1"]
+
+
+def test_cuts_that_are_one_network_are_one_row(run):
+    rows = cells(commands.evaluate(run, (0.01, 0.2, 0.5), samples=0))
+    assert [(row["cut"], row["kept"]) for row in rows] == [("0.01, 0.2", "25.0%"), ("0.5", "50.0%")]
 
 
 def test_a_new_cut_is_calibrated_once_and_kept(run):
