@@ -3,8 +3,10 @@
 import csv
 import inspect
 import json
+import os
 import re
 import shutil
+import signal
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +27,8 @@ from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
 from nestling.network import Nesting
 from nestling.pruning import Pruning
 from nestling.search import Searching
-from nestling.training import Recipe
+from nestling.storage import write_json
+from nestling.training import Recipe, Stopped, keep_statistics
 
 QUICK = Recipe(epochs=2, batch_size=32, samples=2, cuts=(0.5, 1.0))
 FEW = Nesting(num_blocks=4, num_always=1)
@@ -322,7 +325,7 @@ def test_weights_that_can_not_be_read(tmp_path, what):
 
 def test_evaluate_agrees_with_the_library(place, run):
     rows = cells(commands.evaluate(run, (), samples=2))
-    assert [row["width"] for row in rows] == ["50%", "100%"]
+    assert [row["cut"] for row in rows] == ["0.5", "1"]
     opened, data = nl.open_run(run), nl.data.load(place / "classes.npz")
     saved = json.loads((run / "scores.json").read_text())
     assert (saved["data"], saved["samples"]) == ("classes", 2)
@@ -349,7 +352,12 @@ def test_accuracy_by_hand(place, run):
 
 
 def test_evaluate_puts_cuts_in_order_and_each_once(run):
-    assert [row["width"] for row in cells(commands.evaluate(run, (1.0, 0.5, 1.0), samples=0))] == ["50%", "100%"]
+    assert [row["cut"] for row in cells(commands.evaluate(run, (1.0, 0.5, 1.0), samples=0))] == ["0.5", "1"]
+
+
+def test_cuts_that_are_one_network_are_one_row(run):
+    rows = cells(commands.evaluate(run, (0.01, 0.2, 0.5), samples=0))
+    assert [(row["cut"], row["kept"]) for row in rows] == [("0.01, 0.2", "25.0%"), ("0.5", "50.0%")]
 
 
 def test_a_new_cut_is_calibrated_once_and_kept(run):
@@ -579,6 +587,90 @@ def test_search_and_extract(run, tmp_path):
     assert about["cut"] == {"layers.1": 2, "layers.3": 2}
     weights = load_file(tmp_path / "half" / "weights.safetensors")
     assert sum(own.numel() for own in weights.values()) == about["cost"]["params"]
+
+
+@pytest.fixture(scope="module")
+def with_norms(place):
+    """A run of a network with batch norms, which was searched, and its curve."""
+    words = (str(place / "classes.npz"), "resnet14", place / "norms", PLAIN, QUICK)
+    commands.train(*words, model_options=["width=0.25"])
+    commands.search(place / "norms", "params", Searching(num_points=5))
+    return place / "norms", nl.Curve.read(place / "norms" / "curve.json")
+
+
+def test_a_searched_cut_is_one_network_everywhere(place, with_norms, tmp_path):
+    """Loaded again, each network of the curve has the scores that the search gave it, and extract gives the same."""
+    run, curve = with_norms
+    nested, data = nl.load(run), nl.data.load(place / "classes.npz")
+    assert len(curve.rows) > 3
+    for row in curve.rows:
+        scores = nl.evaluate(nested, data.batches("validation", 500), cut=row.cut, samples=0)
+        assert (scores.quality, -scores.nll) == (row.score, row.log_likelihood)
+    row = curve.rows[1]
+    commands.extract(run, under=[f"params={row.params}"], out=tmp_path / "small")
+    small = torch.export.load(tmp_path / "small" / "network.pt2").module()
+    x, _ = next(iter(data.batches("test", 100)))
+    with torch.no_grad(), nested.at(row.cut):
+        assert torch.allclose(small(x), nested(x), atol=1e-5)
+
+
+def test_a_run_keeps_the_statistics_of_its_last_curve_alone(with_norms, tmp_path):
+    run = shutil.copytree(with_norms[0], tmp_path / "run")
+    size = (run / "model.safetensors").stat().st_size
+    commands.search(run, "macs", Searching(num_points=2))
+    opened, curve = nl.open_run(run), nl.Curve.read(run / "curve.json")
+    calibrated = {calibration.cut for calibration in opened.calibrations}
+    assert set(opened.nested.statistics) == calibrated | {row.cut for row in curve.rows}
+    assert len(calibrated) == len(QUICK.cuts)
+    assert (run / "model.safetensors").stat().st_size < size
+    commands.evaluate(run, (0.75,), samples=0)  # adds a cut, and drops none
+    assert set(opened.nested.statistics) < set(nl.load(run).statistics)
+
+
+def test_a_search_of_a_run_that_is_trained_further_spoils_nothing(with_norms, tmp_path, monkeypatch):
+    run = shutil.copytree(with_norms[0], tmp_path / "run")
+    before = (run / "model.safetensors").read_bytes()
+    opened = nl.open_run(run)
+    opened.nested.module.classifier.bias.data += 1
+    with pytest.raises(RunError, match="trained further in the meantime"):
+        keep_statistics(opened, [])
+    assert (run / "model.safetensors").read_bytes() == before
+
+
+def test_a_search_says_at_once_that_it_can_not_write(run, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(import_module("nestling.storage.lock").FileLock, "acquire", refuse)
+    monkeypatch.setattr(import_module("nestling.commands.searching"), "run_search", None)
+    with pytest.raises(RunError, match=r"can't be written to \(Permission denied\)"):
+        commands.search(run, "params")
+
+
+def test_a_search_that_is_ended_leaves_no_half_written_file(run, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Stopped, match="what was saved before is whole"):
+        commands.search(run, "params", Searching(num_points=2))
+    assert not list(run.glob(".*.part"))
+
+
+def test_a_file_system_that_is_read_only_is_one_line(tmp_path, monkeypatch):
+    """There not even a file that is absent can be removed."""
+
+    def refuse(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(RunError, match=r"curve.json: can't be written \(Read-only file system\)"):
+        write_json(tmp_path / "curve.json", {})
+
+
+def test_a_search_removes_what_a_killed_one_left(run):
+    part = run / ".search.json.123.0a1b2c3d.part"
+    part.write_text("half")
+    commands.search(run, "params", Searching(num_points=2))
+    assert not list(run.glob(".*.part"))
 
 
 @pytest.mark.parametrize(

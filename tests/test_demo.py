@@ -44,7 +44,7 @@ def rows_of(text):
 
 def test_table_has_a_row_for_each_width_and_a_column_for_each_method(shown):
     header, *rows = rows_of(shown[1])
-    assert [row[0] for row in rows] == ["50%", "100%"]
+    assert [row[0] for row in rows] == ["0.5", "1"]
     methods = ["BN3", "FN3", "alone"]
     assert header[3:] == [f"{what} {own}" for what in ("accuracy", "ECE", "AUPR") for own in methods]
     assert all(len(row) == len(header) for row in rows)

@@ -50,7 +50,7 @@ def demo(out: Path, *, seed: int = 0) -> str:
         progress.step()
         alone = []
         for width in WIDTHS:
-            progress.say(f"alone: a plain network of the size of width {100 * width:.4g}%")
+            progress.say(f"alone: a plain network of the size of cut {width:g}")
             alone.append(_train_alone(digits, width, recipe))
             progress.step()
     methods = [
@@ -68,7 +68,7 @@ def demo(out: Path, *, seed: int = 0) -> str:
         size="multiply-adds per image",
         title="digits 0 to 7 in clutter: one training run against one per size",
     )
-    header = ["width", "parameters", "MACs", "ms"]
+    header = ["cut", "parameters", "MACs", "ms"]
     header += [f"{score} {figures.method}" for score in ("accuracy", "ECE", "AUPR") for figures in methods]
     rows = [_row(number, costs[number], methods) for number in range(len(WIDTHS))]
     return "\n".join([text_table(header, rows), "", _NOTES.format(out=out, picture=picture)])
@@ -115,7 +115,7 @@ def _panels(figures: Figures) -> dict[str, list[float]]:
 
 
 def _row(number: int, price: Any, methods: Sequence[Figures]) -> list[str]:  # noqa: ANN401
-    cells = [f"{100 * WIDTHS[number]:.4g}%", thousands(price.params), thousands(price.macs), f"{price.latency_ms:.3f}"]
+    cells = [f"{WIDTHS[number]:g}", thousands(price.params), thousands(price.macs), f"{price.latency_ms:.3f}"]
     for panel in _panels(methods[0]):
         cells += [f"{_panels(figures)[panel][number]:.1f}" for figures in methods]
     return cells

@@ -24,6 +24,11 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: i
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
+def percent(share: float) -> str:
+    """The share of its blocks that a cut keeps."""
+    return f"{share:.1%}"
+
+
 def thousands(number: int) -> str:
     """A count in three digits: 512, 8.2k, 1.3M."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import nestling as nl
-from nestling.report import WidthRow, score_widths, text_table, widths_table
-from nestling.report.widths import cut_name
+from nestling.reading import cut_names, full_cut
+from nestling.report import WidthRow, curve_table, score_widths, text_table, widths_table
 from nestling.tables import thousands
 
 
@@ -71,14 +71,16 @@ def nested():
     return nl.nest(network, torch.randn(2, 4), num_blocks=4, num_always=1).eval()
 
 
-@pytest.mark.parametrize(("cut", "name"), [(1.0, "100%"), (0.5, "50%"), (0.3, "25%"), (0.01, "25%")])
-def test_a_cut_is_named_by_what_it_keeps(nested, cut, name):
-    assert cut_name(nested, cut) == name
+def test_a_cut_is_named_as_it_was_asked_for_and_fractions_of_one_network_together(nested):
+    names = cut_names(nested.groups, [0.01, 0.3, 0.5, 1.0, 0.5])
+    assert list(names.values()) == ["0.01, 0.3", "0.5", "1"]
 
 
-def test_a_cut_of_different_widths_is_named_by_their_mean(nested):
+def test_a_cut_of_different_widths_is_named_by_its_blocks(nested):
     first, second = (group.name for group in nested.groups.free)
-    assert cut_name(nested, nl.Cut(((first, 4), (second, 1)))) == "62.5%"
+    cut = nl.Cut(((first, 4), (second, 1)))
+    assert cut_names(nested.groups, [cut]) == {cut: "5 of 8 blocks"}
+    assert cut.share_of(full_cut(nested.groups)) == 0.625
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ def test_rows_are_what_evaluate_and_cost_say(nested, batches):
     strange = [torch.randn(10, 4) + 3]
     cuts = [0.25, 1.0]
     rows = score_widths(nested, batches, cuts, ood=strange, samples=2)
-    assert [row.width for row in rows] == ["25%", "100%"]
+    assert [(row.cut, row.kept) for row in rows] == [("0.25", 0.25), ("1", 1.0)]
     for cut, row in zip(cuts, rows, strict=True):
         expected = nl.evaluate(nested, batches, cut=cut, ood=strange, samples=2)
         assert row.scores.to_dict() == expected.to_dict()
@@ -102,9 +104,24 @@ def test_rows_are_what_evaluate_and_cost_say(nested, batches):
         assert row.cost.latency_ms > 0
 
 
+def test_a_cut_keeps_the_same_share_in_every_table(batches):
+    """Groups of 4 and of 3 blocks, at 0.25: 2 of 7 blocks, in the table of a search as in that of an evaluation."""
+    network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), nn.ReLU(), nn.Linear(3, 3))
+    uneven = nl.nest(network, torch.randn(2, 4), num_blocks=4, num_always=1, weights=None).eval()
+    curve = nl.search(uneven, batches, "params", strategy="uniform")
+    searched = {line.split()[1]: line.split()[0] for line in curve_table(curve).splitlines()[2:]}
+    scored = {
+        line.split()[2]: line.split()[:2]
+        for line in widths_table(score_widths(uneven, batches, [0.25, 1.0], samples=0)).splitlines()[2:]
+    }
+    assert list(scored.values()) == [["0.25", "28.6%"], ["1", "100.0%"]]
+    assert len(searched) > 1
+    assert {params: kept for params, (_, kept) in scored.items()}.items() <= searched.items()
+
+
 def test_calibrated_scores_stand_beside_the_plain_ones(nested, batches):
     calibration = nl.calibrate(nested, batches, cut=0.5, samples=2)
-    rows = score_widths(nested, batches, [0.5, 1.0], samples=2, calibrations=[calibration, None])
+    rows = score_widths(nested, batches, [0.5, 1.0], samples=2, calibrations=[calibration])
     expected = nl.evaluate(nested, batches, cut=0.5, samples=2, calibration=calibration)
     assert rows[0].calibrated.to_dict() == expected.to_dict()
     assert rows[1].calibrated is None
@@ -120,7 +137,7 @@ def test_table_has_a_column_for_what_was_measured(nested, batches):
     assert "accuracy %" in header
     assert "NLL" in header
     assert not {"OOD", "RMSE", "Dice", "calibrated"} & set(header.split())
-    assert line.split()[:2] == ["50%", str(rows[0].cost.params)]
+    assert line.split()[:3] == ["0.5", "50.0%", str(rows[0].cost.params)]
     assert f"{100 * rows[0].scores.accuracy:.2f}" in line.split()
     strange = score_widths(nested, batches, [0.5], samples=0, ood=[torch.randn(10, 4)])
     header, _, line = widths_table(strange).splitlines()
@@ -139,9 +156,9 @@ def test_regression_has_no_accuracy(nested, batches):
 def test_a_row_goes_through_json(nested, batches):
     (row,) = score_widths(nested, batches, [0.5], samples=0)
     saved = json.loads(json.dumps(row.to_dict(), allow_nan=False))
-    assert saved["width"] == "50%"
+    assert (saved["cut"], saved["kept"]) == ("0.5", 0.5)
     assert saved["cost"]["params"] == row.cost.params
     assert saved["scores"]["accuracy"] == row.scores.accuracy
     assert "calibrated" not in saved
-    both = WidthRow(row.width, row.cost, row.scores, row.scores)
+    both = WidthRow(row.cut, row.kept, row.cost, row.scores, row.scores)
     assert both.to_dict()["calibrated"] == both.to_dict()["scores"]

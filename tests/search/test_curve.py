@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -43,9 +44,20 @@ def test_the_best_within_every_budget():
     assert SOME.under(cost=100) == Cut((("a", 1),))
 
 
-def test_among_equals_the_likelier_and_then_the_cheaper():
-    same = curve(row(1, 0.9, log_likelihood=-0.7), row(2, 0.9, log_likelihood=-0.3), row(3, 0.9, log_likelihood=-0.3))
+def test_among_equals_the_cheapest():
+    same = curve(row(1, 0.8), row(2, 0.9, log_likelihood=-0.7), row(3, 0.9, log_likelihood=-0.3))
     assert same.under(macs=1e9) == Cut((("a", 2),))
+    assert same.under(params=1e9) == Cut((("a", 2),))
+    nearly = curve(row(1, 0.9 - 1e-9), row(2, 0.9))
+    assert nearly.under(macs=1e9) == Cut((("a", 2),))
+
+
+def test_among_equals_the_cheapest_in_what_the_budget_is_about():
+    few = replace(row(2, 0.9), params=5)
+    same = curve(row(1, 0.9), few)
+    assert same.under(params=1e9) == few.cut
+    assert same.under(macs=1e9) == Cut((("a", 1),))
+    assert same.under(macs=1e9, params=1e9) == Cut((("a", 1),))
 
 
 def test_a_budget_that_nothing_meets_names_the_smallest():

@@ -12,13 +12,14 @@ from nestling.errors import ArgumentError, RunError
 from nestling.processes import connected
 from nestling.reading import Cut, make_cut
 from nestling.report import curve_table, draw_front
-from nestling.running import Nested, norms_with_statistics, recalibrate
+from nestling.running import Nested, norms_with_statistics
 from nestling.running import cost as run_cost
 from nestling.running import extract as run_extract
 from nestling.running.layers import plain_name
 from nestling.search import CostName, Curve, Searching
 from nestling.search import search as run_search
-from nestling.training import Run, make_feed, open_run
+from nestling.storage import FolderLock, remove_parts
+from nestling.training import Run, Stopping, keep_statistics, make_feed, make_statistics, open_run
 
 CURVE_FILE = "curve.json"
 
@@ -31,14 +32,20 @@ def search(
     trust: bool = False,
     device: Device = "auto",
 ) -> str:
-    """Find the curve on the validation data, write it and its picture to the run's folder, and give it as a table."""
+    """Find the curve on the validation data, write it and its picture to the run's folder, and give it as a table.
+
+    The run keeps the norms' statistics of the curve's networks, so that each is the same wherever it is used.
+    """
 
     def prepare() -> tuple[Run, Data]:
+        if processes.is_first:
+            with FolderLock(folder):  # an error now if nothing can be written there, or a run is being trained
+                remove_parts(folder)
         run = open_run(folder, trust=trust)
         run.nested.to(torch_device(device))
         return run, data_of(run)
 
-    with connected() as processes:
+    with connected() as processes, Stopping().watching():
         run, loaded = processes.agree(prepare)
         feed = make_feed(loaded, run.recipe)
         curve = run_search(
@@ -53,6 +60,7 @@ def search(
             quiet=not processes.is_first,
         )
         if processes.is_first:
+            keep_statistics(run, [row.cut for row in curve.rows])
             curve.save(folder / CURVE_FILE)
             draw_front(folder / CURVE_FILE.replace(".json", ".png"), curve)
     budget = "latency_ms" if cost == "latency" else cost
@@ -100,9 +108,7 @@ def _packing(run: Run, cut: Cut, *, all_bits: bool) -> Packing:
     smaller = {number: _with_pairs(nested, cut, number) for number in range(1, most if all_bits else 1)}
     missing = [needed for needed in (cut, *smaller.values()) if needed not in nested.statistics]
     if norms_with_statistics(nested) and missing:
-        feed = make_feed(data_of(run), run.recipe)
-        for needed in missing:
-            recalibrate(nested, feed.recalibration, needed)
+        make_statistics(run, missing, make_feed(data_of(run), run.recipe))
     fewer = {number: nested.statistics.get(reduced, {}) for number, reduced in smaller.items()}
     return Packing(levels, fewer if all_bits else None)
 

@@ -16,7 +16,7 @@ from nestling.data import Data
 from nestling.errors import RangeError
 from nestling.network import Nesting, nest
 from nestling.processes import connected
-from nestling.reading import UNIT_KINDS, make_cut, smallest_cut
+from nestling.reading import UNIT_KINDS, cut_names, smallest_cut
 from nestling.report import score_widths, widths_table
 from nestling.running import Nested, cost
 from nestling.storage import write_json
@@ -86,8 +86,9 @@ def evaluate(
         run = open_run(folder, trust=trust)
         run.nested.to(torch_device(device))
         loaded = data_of(run)
-        by_cut = {make_cut(run.nested.groups, cut): cut for cut in sorted(set(cuts or run.recipe.cuts), reverse=True)}
-        return run, loaded, _out_of_distribution(loaded, ood), sorted(by_cut.values())
+        wanted = sorted(set(cuts or run.recipe.cuts))
+        cut_names(run.nested.groups, wanted)  # an error for a fraction that is none, before anything is made
+        return run, loaded, _out_of_distribution(loaded, ood), wanted
 
     with connected() as processes:
         run, loaded, ood_batches, wanted = processes.agree(prepare)
@@ -99,7 +100,7 @@ def evaluate(
             ood=ood_batches,
             samples=samples,
             likelihood=run.likelihood,
-            calibrations=[run.calibration(cut) if samples else None for cut in wanted],
+            calibrations=run.calibrations if samples else (),
             spread=processes.count > 1,
         )
         if processes.is_first:

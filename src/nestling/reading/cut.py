@@ -1,6 +1,6 @@
 """A cut: how many blocks of each group are kept."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nestling.errors import DtypeError, RangeError
@@ -19,6 +19,15 @@ class Cut:
     def as_dict(self) -> dict[str, int]:
         """The widths by the names of their groups."""
         return dict(self.widths)
+
+    @property
+    def num_blocks(self) -> int:
+        """The number of blocks that are kept, of all groups together."""
+        return sum(width for _, width in self.widths)
+
+    def share_of(self, whole: "Cut") -> float:
+        """The share of the blocks of the whole network that this cut keeps."""
+        return self.num_blocks / whole.num_blocks if whole.num_blocks else 1.0
 
 
 def full_cut(groups: Groups) -> Cut:
@@ -46,6 +55,21 @@ def make_cut(groups: Groups, wanted: float | Mapping[str, int] | Cut) -> Cut:
             "cut", wanted, "a fraction within (0, 1]", "Pass 0.5 for half, 1.0 for all; widths by name as a dict."
         )
     return Cut(tuple((group.name, _share(group, wanted)) for group in groups.free))
+
+
+def cut_names(groups: Groups, cuts: Iterable[float | Mapping[str, int] | Cut]) -> dict[Cut, str]:
+    """The different networks among some cuts, each with its name: the fractions that were asked for and mean it.
+
+    Small groups and blocks that are never cut can make one network of several fractions: ``"0.01, 0.25"``. A cut that
+    was not given as a fraction is named by the number of its blocks.
+    """
+    names: dict[Cut, dict[str, None]] = {}
+    whole = full_cut(groups).num_blocks
+    for wanted in cuts:
+        cut = make_cut(groups, wanted)
+        is_fraction = isinstance(wanted, int | float)
+        names.setdefault(cut, {})[f"{wanted:g}" if is_fraction else f"{cut.num_blocks} of {whole} blocks"] = None
+    return {cut: ", ".join(own) for cut, own in names.items()}
 
 
 def _share(group: Group, fraction: float) -> int:

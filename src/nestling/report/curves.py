@@ -4,7 +4,7 @@ from pathlib import Path
 
 from nestling.report.figures import new_figure, write_figure
 from nestling.search import Curve
-from nestling.tables import text_table, thousands
+from nestling.tables import percent, text_table, thousands
 
 _AXES = {"params": "parameters", "macs": "multiply-adds", "bytes": "bytes", "latency": "milliseconds", "own": "cost"}
 
@@ -13,14 +13,15 @@ def curve_table(curve: Curve) -> str:
     """A table of the networks of a curve, from the smallest on."""
     as_accuracy = _are_shares(curve)
     header = ["kept", "parameters", "MACs", "bytes", "ms", "cost", "accuracy %" if as_accuracy else "score", "NLL"]
-    blocks = max(sum(tried.cut.as_dict().values()) + tried.removed for tried in curve.tried)
+    whole = max((row.cut for row in curve.rows), key=lambda cut: cut.num_blocks)
     cells = []
     for row in curve.rows:
         ms = "-" if row.latency_ms is None else f"{row.latency_ms:.3g}"
         score = f"{100 * row.score:.2f}" if as_accuracy else f"{row.score:.4f}"
         sizes = [thousands(row.params), thousands(row.macs), thousands(row.bytes)]
-        kept = f"{sum(row.cut.as_dict().values()) / blocks:.1%}"
-        cells.append([kept, *sizes, ms, f"{row.cost:.4g}", score, f"{-row.log_likelihood:.4f}"])
+        cells.append(
+            [percent(row.cut.share_of(whole)), *sizes, ms, f"{row.cost:.4g}", score, f"{-row.log_likelihood:.4f}"]
+        )
     columns = [i for i, name in enumerate(header) if _is_shown(curve, name)]
     return text_table([header[i] for i in columns], [[row[i] for i in columns] for row in cells])
 

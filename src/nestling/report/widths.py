@@ -5,23 +5,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from nestling.prediction import Calibration, Scores, evaluate
-from nestling.reading import Cut, make_cut
+from nestling.reading import Cut, cut_names, full_cut
 from nestling.running import Cost, Nested, cost
-from nestling.tables import text_table, thousands
+from nestling.tables import percent, text_table, thousands
 
 
 @dataclass(frozen=True)
 class WidthRow:
-    """One width of a network; ``calibrated`` has its scores after temperature scaling, if it was calibrated."""
+    """A network at a cut: the fractions that mean it (``cut``), the share of its blocks that is ``kept``, and scores.
 
-    width: str
+    ``calibrated`` has its scores after temperature scaling, if it was calibrated.
+    """
+
+    cut: str
+    kept: float
     cost: Cost
     scores: Scores
     calibrated: Scores | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The row as plain values for JSON."""
-        row = {"width": self.width, "cost": vars(self.cost), "scores": self.scores.to_dict()}
+        row = {"cut": self.cut, "kept": self.kept, "cost": vars(self.cost), "scores": self.scores.to_dict()}
         return row if self.calibrated is None else row | {"calibrated": self.calibrated.to_dict()}
 
 
@@ -33,12 +37,16 @@ def score_widths(
     ood: Iterable[Any] | None = None,
     samples: int = 6,
     likelihood: str = "categorical",
-    calibrations: Sequence[Calibration | None] | None = None,
+    calibrations: Sequence[Calibration] = (),
     spread: bool = False,
 ) -> list[WidthRow]:
-    """Score a network at each cut, with its latency for one input on this machine; ``spread`` is as in ``evaluate``."""
+    """Score each different network among some cuts, with its latency for one input on this machine.
+
+    ``calibrations`` are looked up by their cuts; ``spread`` is as in ``evaluate``.
+    """
+    by_cut, whole = {calibration.cut: calibration for calibration in calibrations}, full_cut(nested.groups)
     rows = []
-    for cut, calibration in zip(cuts, calibrations or [None] * len(cuts), strict=True):
+    for cut, name in cut_names(nested.groups, cuts).items():
         common: dict[str, Any] = {
             "cut": cut,
             "samples": samples,
@@ -47,8 +55,9 @@ def score_widths(
             "spread": spread,
         }
         scores = evaluate(nested, loader, **common)
-        calibrated = None if calibration is None else evaluate(nested, loader, calibration=calibration, **common)
-        rows.append(WidthRow(cut_name(nested, cut), cost(nested, cut, latency=True), scores, calibrated))
+        fitted = by_cut.get(cut)
+        calibrated = None if fitted is None else evaluate(nested, loader, calibration=fitted, **common)
+        rows.append(WidthRow(name, cut.share_of(whole), cost(nested, cut, latency=True), scores, calibrated))
     return rows
 
 
@@ -59,16 +68,10 @@ def widths_table(rows: Sequence[WidthRow]) -> str:
     return text_table(header, [[row.get(name, "-") for name in header] for row in cells])
 
 
-def cut_name(nested: Nested, cut: float | Cut) -> str:
-    """The share of blocks that a cut really keeps, averaged over the groups."""
-    widths = make_cut(nested.groups, cut)
-    shares = [widths[group.name] / group.num_blocks for group in nested.groups.free]
-    return f"{100 * sum(shares) / len(shares):.4g}%" if shares else "100%"
-
-
 def _cells(row: WidthRow) -> dict[str, str]:
     cells = {
-        "width": row.width,
+        "cut": row.cut,
+        "kept": percent(row.kept),
         "parameters": thousands(row.cost.params),
         "MACs": thousands(row.cost.macs),
         "ms": f"{row.cost.latency_ms:.3f}",

@@ -54,7 +54,11 @@ class Curve:
     num_evaluations: int
 
     def under(self, **budget: float) -> Cut:
-        """The cut with the best quality within all given budgets, such as ``latency_ms=4.0, bytes=200_000``."""
+        """The cut with the best score within all given budgets, such as ``latency_ms=4.0, bytes=200_000``.
+
+        Of cuts with the same score it is the cheapest, by the first of the budgets. Scores that differ, by however
+        little, are not the same.
+        """
         return self.row_under(**budget).cut
 
     def row_under(self, **budget: float) -> Row:
@@ -63,7 +67,7 @@ class Curve:
         fitting = [row for row in self.rows if all(getattr(row, name) <= most for name, most in budget.items())]
         if not fitting:
             raise BudgetError(budget, {name: min(getattr(row, name) for row in self.rows) for name in budget})
-        return max(fitting, key=lambda row: (row.score, row.log_likelihood, -row.cost))
+        return min(fitting, key=lambda row: (-row.score, *(getattr(row, name) for name in budget), row.cost))
 
     def by_removed(self) -> list[tuple[int, float, float, float]]:
         """Per number of removed blocks: that number, and the largest, mean and standard deviation of the scores."""

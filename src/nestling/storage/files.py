@@ -119,11 +119,11 @@ def write_whole(
             os.replace(path, old)
         os.replace(part, path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        _remove(part)
         advice = "Check its permissions and the space on the disk."
         raise RunError(path, f"can't be written ({error.strerror or error})", advice) from error
     except BaseException:
-        part.unlink(missing_ok=True)
+        _remove(part)
         raise
     flush_folder(path.parent)
 
@@ -132,8 +132,13 @@ def remove_parts(folder: Path) -> None:
     """Remove the files that a killed process left half written."""
     for file in folder.iterdir():
         if _PART.fullmatch(file.name):
-            with suppress(OSError):  # a folder of that name is not ours
-                file.unlink()
+            _remove(file)
+
+
+def _remove(file: Path) -> None:
+    """Remove a file, if it is there and can be removed: a folder of that name is not ours."""
+    with suppress(OSError):
+        file.unlink()
 
 
 def flush_folder(folder: Path) -> None:

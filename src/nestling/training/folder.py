@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from platform import python_version
@@ -19,6 +19,7 @@ from nestling.storage import (
     FolderLock,
     describe,
     make_folder,
+    packed,
     read_json,
     read_tensors,
     remove_parts,
@@ -187,15 +188,17 @@ class RunFolder(Keeper):
         write_whole(self.place / LOG_FILE, text.encode())
 
 
-def add_cuts(place: Path, nested: Nested, calibrations: list[Calibration]) -> None:
-    """Write the norm statistics and the calibrations of more cuts."""
+def add_cuts(place: Path, nested: Nested, calibrations: Sequence[Calibration]) -> None:
+    """Write the norm statistics and the calibrations of more cuts, unless the folder has other weights by now."""
     with FolderLock(place):
-        _, record = read_tensors(place / WEIGHTS_FILE)
+        tensors, record = read_tensors(place / WEIGHTS_FILE)
+        if weights_digest(tensors) != weights_digest(packed(nested)[0]):
+            raise RunError(place, "was trained further in the meantime", "Give the command again.")
         save(nested, place, notes=record.get("notes"))
         write_calibrations(place, calibrations)
 
 
-def write_calibrations(place: Path, calibrations: list[Calibration]) -> None:
+def write_calibrations(place: Path, calibrations: Sequence[Calibration]) -> None:
     """Write the calibrations of the weights in a run's folder."""
     tensors, _ = read_tensors(place / WEIGHTS_FILE)
     rows = [calibration.to_dict() for calibration in calibrations]

@@ -13,6 +13,7 @@ from nestling.distributions import Tempered
 from nestling.errors import DivergenceError, NonFiniteError, ProcessError, RunError
 from nestling.prediction import Likelihood, Scores, evaluate
 from nestling.processes import ALONE, Processes
+from nestling.reading import cut_names, make_cut
 from nestling.running import Nested, norms_with_statistics, recalibrate
 from nestling.seeding import Purpose, generator, reseed
 from nestling.torch_parts import pytree
@@ -293,7 +294,10 @@ class Loop:
         return wanted == "bfloat16" or (wanted == "auto" and has_it)
 
     def _report(self, line: dict[str, Any]) -> str:
-        at = "  ".join(f"{100 * float(cut):.4g}% " + _headline(figures) for cut, figures in line["validation"].items())
+        groups = self.nested.groups
+        scores = {make_cut(groups, float(cut)): figures for cut, figures in line["validation"].items()}
+        names = cut_names(groups, map(float, line["validation"]))
+        at = "  ".join(f"{name}: {_headline(scores[cut])}" for cut, name in names.items())
         at += "".join(f"  {name} {value:.4g}" for name, value in line["figures"].items())
         mark = "  kept" if line["kept"] and self.recipe.keep == "best" else ""
         return f"epoch {line['epoch']}/{self.recipe.epochs}  loss {line['loss']:.4f}  validation {at}{mark}"

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -15,7 +15,7 @@ from nestling.data import Data
 from nestling.errors import DtypeError
 from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_named
 from nestling.processes import ALONE, Processes, connected
-from nestling.reading import make_cut
+from nestling.reading import Cut, make_cut
 from nestling.running import Nested, norms_with_statistics, recalibrate
 from nestling.storage import tensors_digest
 from nestling.training.folder import RunFolder, add_cuts
@@ -23,7 +23,7 @@ from nestling.training.kept_state import Keeper, Memory
 from nestling.training.loop import Figures, Loop
 from nestling.training.recipe import Recipe
 from nestling.training.run import Run, read_calibrations
-from nestling.training.run_batches import make_feed
+from nestling.training.run_batches import Feed, make_feed
 from nestling.training.stopping import Stopping
 
 COVERAGES = (0.8, 0.9, 0.95, 0.99)
@@ -98,15 +98,29 @@ def prepare_cuts(run: Run, cuts: Sequence[float], source: Data, processes: Proce
     if not missing:
         return run
     feed = make_feed(source, run.recipe)
-    if norms_with_statistics(run.nested):
-        for cut in missing:
-            recalibrate(run.nested, feed.recalibration, cut, spread=spread)
+    make_statistics(run, new, feed, spread=spread)
     likelihood = likelihood_named(run.likelihood)
     recipe = run.recipe.but(cuts=tuple(missing))
     fitted = [*run.calibrations, *_fit_calibrations(run.nested, feed.validation, recipe, likelihood, spread=spread)]
     if run.folder is not None and processes.is_first:
         add_cuts(run.folder, run.nested, fitted)
     return replace(run, calibrations=fitted)
+
+
+def make_statistics(run: Run, cuts: Iterable[Cut], feed: Feed, *, spread: bool = False) -> None:
+    """Collect the statistics of norms at the cuts of a run that have none, from the recipe's batches."""
+    if norms_with_statistics(run.nested):
+        for cut in cuts:
+            if cut not in run.nested.statistics:
+                recalibrate(run.nested, feed.recalibration, cut, spread=spread)
+
+
+def keep_statistics(run: Run, cuts: Collection[Cut]) -> None:
+    """Keep in a run's folder the statistics of norms at these cuts and at those with a calibration, and no others."""
+    if run.folder is not None and norms_with_statistics(run.nested):
+        kept = {*cuts, *(calibration.cut for calibration in run.calibrations)}
+        run.nested.statistics = {cut: own for cut, own in run.nested.statistics.items() if cut in kept}
+        add_cuts(run.folder, run.nested, run.calibrations)
 
 
 def _saved_calibrations(place: Path, processes: Processes) -> list[Calibration]:
