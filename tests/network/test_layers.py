@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import prune
 
 from nestling.distributions import AdditiveGaussian, MultiplicativeGaussian
+from nestling.distributions.noise import normal_noise
 from nestling.errors import ArgumentError
 from nestling.running.layers import (
     VariationalConv1d,
@@ -476,14 +477,18 @@ def test_gradients_of_mixed_precision_are_those_of_torch(name):
     layer, x = convert(build(name, torch.float32)), batch(name, 3, torch.float32).requires_grad_()
     mean, log_alpha = layer.posterior.mean, layer.posterior.log_alpha
 
-    def gradients(variance):
-        found = torch.autograd.grad(variance.float().square().sum(), (x, mean, log_alpha))
+    def gradients(outputs):
+        found = torch.autograd.grad(outputs.float().square().sum(), (x, mean, log_alpha))
         assert all(own.dtype == torch.float32 for own in found)
         return found
 
     with torch.autocast("cpu", torch.bfloat16):
-        ours = layer.moments(x)[1]
-        written_out = layer.apply_weight(x.square(), log_alpha.exp() * mean.square(), None)
+        torch.manual_seed(25)
+        ours = layer(x)
+        torch.manual_seed(25)
+        exact = layer.apply_weight(x, mean, layer.bias)
+        variance = layer.apply_weight(x.square(), log_alpha.exp() * mean.square(), None)
+        written_out = exact + normal_noise(exact) * variance.sqrt()
     assert ours.dtype == written_out.dtype == torch.bfloat16
     for own, other in zip(gradients(ours), gradients(written_out), strict=True):
         assert (own - other).norm() < 0.02 * other.norm()

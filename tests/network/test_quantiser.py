@@ -251,13 +251,6 @@ def test_gradients_of_each_example_are_a_loop_over_them():
         assert torch.allclose(found, torch.stack(expected), rtol=1e-12)
 
 
-def test_a_second_derivative_of_whole_steps_is_refused():
-    weight = randn(3).requires_grad_()
-    (slope,) = torch.autograd.grad((quantise(weight, tau_is(2.0)) * weight).sum(), weight, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        slope.sum().backward()
-
-
 # Masks
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         leave_one_out,
         with_baseline,
     )
+    from nestling.distributions.second_derivatives import differentiable_gradients
     from nestling.distributions.temperature import Tempered
     from nestling.distributions.weights import (
         LOG_ALPHA_BOUNDS,

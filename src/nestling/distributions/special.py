@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nestling.distributions.layout import piece_size
@@ -98,7 +97,7 @@ class _SechIntegral(torch.autograd.Function):
 
 
 class _SechSlope(torch.autograd.Function):
-    """The slope of the integral, already computed, as a function with a derivative.
+    """The slope of the integral, already computed, as a function with derivatives of any order.
 
     With S = x D(x) and x^2 = exp(t) / 2, dS/dt = [S + x^2 (1 - 2 S)] / 2, which tends to -exp(-t) / 2.
     """
@@ -114,9 +113,9 @@ class _SechSlope(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
-        log_scale, slope = ctx.saved_tensors
+        log_scale, computed = ctx.saved_tensors
+        slope = _SechSlope.apply(log_scale, computed)  # type: ignore[no-untyped-call]
         square = log_scale.clamp_max(_ASYMPTOTIC_FROM).exp() / 2
         near = 0.5 * (slope + square * (1 - 2 * slope))
         return grad * torch.where(log_scale > _ASYMPTOTIC_FROM, -0.5 * torch.exp(-log_scale), near), None

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from nestling.distributions.divergences import log_uniform_kl
 from nestling.distributions.layout import flat_in_memory, piece_size
+from nestling.distributions.second_derivatives import differentiable_gradients
 from nestling.distributions.special import SECH_ENDS, SechWorkspace
 
 Divergence = Callable[[Tensor], Tensor]
@@ -25,7 +27,10 @@ def total(divergence: Divergence, log_alpha: Tensor, bounds: tuple[float, float]
 
 
 class _Total(torch.autograd.Function):
-    """The sum and, in the same pass, the slope. The first backward pass overwrites the slope; another recomputes it."""
+    """The sum and, in the same pass, the slope. The first backward pass overwrites the slope; another recomputes it.
+
+    For second derivatives the divergence itself is differentiated.
+    """
 
     @staticmethod
     def forward(ctx: Any, divergence: Divergence, log_alpha: Tensor, bounds: tuple[float, float]) -> Tensor:  # noqa: ANN401
@@ -36,13 +41,20 @@ class _Total(torch.autograd.Function):
         return value
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:  # noqa: ANN401
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None, None]:  # noqa: ANN401
         (log_alpha,) = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            again = partial(_sum_within, ctx.divergence, ctx.bounds)
+            return None, *differentiable_gradients(again, (log_alpha,), gradient), None
         slope, ctx.slope = ctx.slope, None
         if slope is None:
             _, slope = _sum_and_slope(ctx.divergence, log_alpha, ctx.bounds)
         return None, slope.mul_(gradient).to(log_alpha.dtype), None
+
+
+def _sum_within(divergence: Divergence, bounds: tuple[float, float], log_alpha: Tensor) -> Tensor:
+    """The sum over a tensor clamped to the bounds, in single precision or higher."""
+    return divergence(F.hardtanh(log_alpha.to(torch.promote_types(log_alpha.dtype, torch.float32)), *bounds)).sum()
 
 
 def _sum_and_slope(divergence: Divergence, log_alpha: Tensor, bounds: tuple[float, float]) -> tuple[Tensor, Tensor]:

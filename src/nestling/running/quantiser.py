@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from nestling.arguments import count, positive_number
 from nestling.errors import ArgumentError, DtypeError, RangeError, ShapeError
@@ -196,9 +195,11 @@ class _HardSteps(torch.autograd.Function):
         ctx.save_for_backward(*tensors, output)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """With R = S / scale and R' the slope: dS/dw = R', dS/dscale = R - w R' / scale."""
+        """With R = S / scale and R' the slope: dS/dw = R', dS/dscale = R - w R' / scale.
+
+        Second derivatives follow from these formulas, with a slope that is constant.
+        """
         weight, scale, heights, shares, output = ctx.saved_tensors
         slope = torch.zeros_like(weight)
         for share, bound in zip(shares, ctx.bounds, strict=True):

@@ -1,20 +1,22 @@
 """Gaussian weight posteriors, by their scale: log alpha (noise in proportion to the weight) or log sigma^2."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nestling.distributions.divergences import gaussian_kl
 from nestling.distributions.layout import laid_out_as
 from nestling.distributions.learned import Rate
 from nestling.distributions.options import Sampling
+from nestling.distributions.second_derivatives import differentiable_gradients
 from nestling.distributions.totals import total
 from nestling.distributions.weights.posterior import LOG_ALPHA_BOUNDS, PullBack, WeightPosterior, to_log_alpha
 from nestling.tensor_arguments import real_tensor
+from nestling.torch_parts import is_transformed
 
 START_LOG_ALPHA = -3.0
 """Initial log alpha of every weight: noise of about a fifth of its size."""
@@ -71,7 +73,9 @@ class MultiplicativeGaussian(WeightPosterior):
 
     def perturbed(self, noise: Tensor) -> Tensor:
         """theta (1 + sqrt(alpha) noise)."""
-        return _Perturbed.apply(self.mean, self.log_alpha, noise)[0]  # type: ignore[no-untyped-call,no-any-return]
+        if is_transformed():
+            return self.mean + self.spread() * noise
+        return _Perturbed.apply(self.mean, self.log_alpha, noise)  # type: ignore[no-untyped-call,no-any-return]
 
 
 class AdditiveGaussian(WeightPosterior):
@@ -159,30 +163,34 @@ def _scale_of(weight: nn.Parameter, scale: Tensor) -> nn.Parameter:
 class _Perturbed(torch.autograd.Function):
     """theta (1 + sqrt(alpha) noise) from theta, log alpha and noise; saves sqrt(alpha) noise for the gradients."""
 
-    generate_vmap_rule = True
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, log_alpha: Tensor, noise: Tensor) -> Tensor:  # noqa: ANN401
+        """The weights."""
+        relative = _half(log_alpha).exp_() * noise
+        ctx.save_for_backward(mean, log_alpha, relative)
+        return torch.addcmul(mean, mean, relative)
 
     @staticmethod
-    def forward(mean: Tensor, log_alpha: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights, and their relative noise."""
-        relative = F.hardtanh(log_alpha, *LOG_ALPHA_BOUNDS).mul_(0.5).exp_() * noise
-        return torch.addcmul(mean, mean, relative), relative
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
-        ctx.set_materialize_grads(False)  # no zeros for the second output
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(*inputs[:2], output[1])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None, _: None) -> tuple[Tensor | None, Tensor | None, None]:  # noqa: ANN401
-        if gradient is None:
-            return None, None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         mean, log_alpha, relative = ctx.saved_tensors
         gradient = laid_out_as(relative, gradient)
+        if torch.is_grad_enabled():
+            again = partial(_perturbed_again, relative)
+            return *differentiable_gradients(again, (mean, log_alpha), gradient), None
         shared = gradient * relative
         to_scale = _log_alpha_gradient(torch.mul(shared, mean).mul_(0.5), log_alpha)
         return shared.add_(gradient).sum_to_size(mean.shape), to_scale, None
+
+
+def _perturbed_again(relative: Tensor, mean: Tensor, log_alpha: Tensor) -> Tensor:
+    """The weights for the relative noise that they have already, as a function of theta and log alpha."""
+    half = _half(log_alpha)
+    return mean + mean * relative * (half - half.detach()).exp()
+
+
+def _half(log_alpha: Tensor) -> Tensor:
+    """The logarithm of sqrt(alpha), with log alpha within its bounds."""
+    return F.hardtanh(log_alpha, *LOG_ALPHA_BOUNDS).mul_(0.5)
 
 
 def _log_alpha_gradient(gradient: Tensor, log_alpha: Tensor) -> Tensor:

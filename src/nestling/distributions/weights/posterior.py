@@ -7,16 +7,16 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from nestling.distributions.learned import Learned, Rate
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.options import Sampling
+from nestling.distributions.second_derivatives import differentiable_gradients
 from nestling.distributions.tensors import register
 from nestling.errors import ShapeError
 from nestling.kept_until_written import Kept
 from nestling.tensor_arguments import floating_tensor, real_tensor
-from nestling.torch_parts import Moving
+from nestling.torch_parts import Moving, is_transformed
 
 LOG_ALPHA_BOUNDS = (-20.0, 20.0)
 """log alpha is clamped to these bounds: outside them a weight is a constant, or only noise, in float32."""
@@ -82,12 +82,17 @@ class WeightPosterior(Moving, Learned, ABC):
 
     def variance(self) -> Tensor:
         """Variance of each weight."""
+        if is_transformed():
+            return self.variance_of(self.mean, self.scale)[0]
         return _Variance.apply(type(self), self.mean, self.scale)  # type: ignore[no-untyped-call,no-any-return]
 
     @staticmethod
     @abstractmethod
     def variance_of(mean: Tensor, scale: Tensor) -> tuple[Tensor, "PullBack"]:
-        """Variance of each weight from the parameters, and the function that gives the gradients for both of them."""
+        """Variance of each weight from the parameters, and the function that gives the gradients for both of them.
+
+        The function may be written by hand; autograd must be able to follow the variance, for second derivatives.
+        """
 
     @abstractmethod
     def std(self) -> Tensor:
@@ -142,22 +147,19 @@ class WeightPosterior(Moving, Learned, ABC):
 class _Variance(torch.autograd.Function):
     """The variance of each weight; only the parameters are saved for the gradients."""
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(family: type[WeightPosterior], mean: Tensor, scale: Tensor) -> Tensor:
+    def forward(ctx: Any, family: type[WeightPosterior], mean: Tensor, scale: Tensor) -> Tensor:  # noqa: ANN401
         """The variance."""
+        ctx.family = family
+        ctx.save_for_backward(mean, scale)
         return family.variance_of(mean, scale)[0]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
-        ctx.family = inputs[0]
-        ctx.save_for_backward(*inputs[1:])
-
-    @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        _, pull_back = ctx.family.variance_of(*ctx.saved_tensors)
+        variance_of, inputs = ctx.family.variance_of, ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return None, *differentiable_gradients(lambda *given: variance_of(*given)[0], inputs, gradient)
+        _, pull_back = variance_of(*inputs)
         return None, *pull_back(gradient)
 
 

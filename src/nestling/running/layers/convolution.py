@@ -69,8 +69,8 @@ class VariationalConvolution(VariationalLayer):
         return self.convolve(x, weight, bias, self.num_groups(weight), **options)
 
     def can_pull_back(self, x: Tensor) -> bool:
-        """Whether the input is a batch, padded with a given number of zeros."""
-        return self.is_batch(x) and self.padding_mode == "zeros" and not isinstance(self.padding, str)
+        """Whether the input is a batch, padded with as many zeros at one end of each axis as at the other."""
+        return self.is_batch(x) and self.padding_mode == "zeros" and self._edges[::2] == self._edges[1::2]
 
     def pull_back(
         self,
@@ -82,7 +82,7 @@ class VariationalConvolution(VariationalLayer):
     ) -> tuple[Tensor | None, Tensor | None]:
         """The gradients with respect to the input and the weight, if needed."""
         edge, groups = self.edge_of(x, **options), self.num_groups(weight)
-        geometry = self.stride, self.padding, self.dilation, self.transposed, edge, groups
+        geometry = self.stride, self._edges[::-2], self.dilation, self.transposed, edge, groups
         gradients = torch.ops.aten.convolution_backward(gradient, x, weight, None, *geometry, (*needed, False))
         return gradients[0], gradients[1]
 

@@ -1,13 +1,13 @@
 """The parent of all variational layers: an operation that is linear in its weight, and a posterior over the weight."""
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from nestling.distributions import Sampling, normal_noise
+from nestling.distributions import Sampling, differentiable_gradients, normal_noise
 from nestling.distributions.weights import WeightPosterior
 from nestling.running.layers.stochastic import Stochastic, check_sampling
 from nestling.running.moments import Moments, graph_of_means, register_noise
@@ -97,13 +97,20 @@ class VariationalLayer(Stochastic, ABC):
             return self.apply_weight(x, self.posterior.mean, self.bias, **options)
         sampling = self.drawn_as
         if sampling in ("local", "channel"):
-            mean, variance = self.moments(x, **options)
-            if variance.shape == mean.shape:
-                return _Noisy.apply(mean, variance, normal_noise(mean))[0]  # type: ignore[no-untyped-call,no-any-return]
-            return mean + _Noisy.apply(torch.zeros_like(variance), variance, normal_noise(variance))[0]  # type: ignore[no-untyped-call,no-any-return]
+            return self._run_noisily(x, **options)
         if sampling == "each" and self.is_batch(x):
             return self.apply_each(x, self.posterior.sample((x.shape[0],)), self.bias, **options)
         return self.apply_weight(x, self.posterior.sample(), self.bias, **options)
+
+    def _run_noisily(self, x: Tensor, **options: Any) -> Tensor:  # noqa: ANN401
+        """The mean of each output plus its noise; its gradients are written by hand where that saves memory."""
+        mean = self.apply_weight(x, self.posterior.mean, self.bias, **options)
+        by_hand = torch.is_grad_enabled() and not is_transformed()
+        if by_hand and self.drawn_as != "channel" and self.can_pull_back(x):
+            noise = normal_noise(mean)
+            return _Noise.apply(self, options, mean, noise, x, self.posterior.mean, self.posterior.scale)  # type: ignore[no-untyped-call,no-any-return]
+        variance = self._added_variance(x.square(), **options)
+        return torch.addcmul(mean, _relative(normal_noise(variance), variance), variance)
 
     def carry(self, x: Tensor | Moments, **options: Any) -> Moments:  # noqa: ANN401
         """The moments of the outputs, for an input that is a tensor or moments."""
@@ -141,9 +148,6 @@ class VariationalLayer(Stochastic, ABC):
     def moments(self, x: Tensor, **options: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
         """The mean and variance of each output for a given input; one variance for positions that share noise."""
         mean = self.apply_weight(x, self.posterior.mean, self.bias, **options)
-        by_hand = torch.is_grad_enabled() and not is_transformed()
-        if by_hand and self.drawn_as != "channel" and self.can_pull_back(x):
-            return mean, _Variance.apply(self, options, x, self.posterior.mean, self.posterior.scale)  # type: ignore[no-untyped-call]
         return mean, self._added_variance(x.square(), **options)
 
     @abstractmethod
@@ -179,66 +183,68 @@ def plain_name(name: str) -> str:
     return name.removesuffix(_MEAN) + _WEIGHT if name.endswith(_MEAN) else name
 
 
-class _Variance(torch.autograd.Function):
-    """The variance of each output for a given input; it keeps no tensors for its gradients that the mean does not keep.
+class _Noise(torch.autograd.Function):
+    """mean + noise * root(variance of the output); of the outputs' size it keeps one tensor for its gradients.
 
     The backward pass computes the squares of the input and the variance of the weight again.
     """
 
-    generate_vmap_rule = True
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        layer: VariationalLayer,
+        options: dict[str, Any],
+        mean: Tensor,
+        noise: Tensor,
+        *inputs: Tensor,
+    ) -> Tensor:
+        """The noisy outputs, from their mean; ``inputs`` are the input, and mean and scale of the weight."""
+        variance = _variance(layer, options, mean.dtype, *inputs)
+        relative = _relative(noise, variance)
+        ctx.layer, ctx.options = layer, options
+        ctx.save_for_backward(relative, *inputs)
+        return torch.addcmul(mean, relative, variance)
 
     @staticmethod
-    def forward(layer: VariationalLayer, options: dict[str, Any], x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-        """The operation on the squared input with the weight's variance."""
-        variance, _ = layer.posterior.variance_of(mean, scale)
-        return layer.apply_weight(x.square(), variance, None, **options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
-        ctx.layer, ctx.options = inputs[:2]
-        ctx.save_for_backward(*inputs[2:])
-
-    @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        x, mean, scale = ctx.saved_tensors
-        variance, from_variance = ctx.layer.posterior.variance_of(mean, scale)
-        needed = ctx.needs_input_grad[2], any(ctx.needs_input_grad[3:])
+        relative, *inputs = ctx.saved_tensors
+        layer, options = ctx.layer, ctx.options
+        if torch.is_grad_enabled():
+            again = partial(_noise_again, layer, options, relative)
+            return None, None, gradient, None, *differentiable_gradients(again, inputs, gradient)
+        x, mean, scale = inputs
+        variance, from_variance = layer.posterior.variance_of(mean, scale)
+        needed = ctx.needs_input_grad[4], any(ctx.needs_input_grad[5:])
         squares_and_variance = x.square().to(gradient.dtype), variance.to(gradient.dtype)
-        to_squares, to_variance = ctx.layer.pull_back(gradient, *squares_and_variance, needed, **ctx.options)
+        of_variance = torch.mul(gradient, relative).mul_(0.5)
+        to_squares, to_variance = layer.pull_back(of_variance, *squares_and_variance, needed, **options)
         to_x = None if to_squares is None else to_squares.to(x.dtype).mul_(x).mul_(2)
         to_mean, to_scale = (None, None) if to_variance is None else from_variance(to_variance.to(mean.dtype))
-        return None, None, to_x, to_mean, to_scale
+        return None, None, gradient, None, to_x, to_mean, to_scale
 
 
-class _Noisy(torch.autograd.Function):
-    """mean + noise * root(variance), which keeps one tensor for its gradients.
+def _variance(
+    layer: VariationalLayer, options: dict[str, Any], dtype: torch.dtype, x: Tensor, mean: Tensor, scale: Tensor
+) -> Tensor:
+    """The variance of each output for a given input: the operation on its square with the weight's variance."""
+    variance, _ = layer.posterior.variance_of(mean, scale)
+    return layer.apply_weight(x.square().to(dtype), variance.to(dtype), None, **options)
+
+
+def _relative(noise: Tensor, variance: Tensor) -> Tensor:
+    """noise / root(variance): what the variance is multiplied by, and twice the derivative of the product.
 
     A variance below the square of the dtype's precision (for lower precisions that of float32) counts as zero: there is
     no noise and no gradient, which would be infinite.
     """
+    least = min(torch.finfo(variance.dtype).eps, torch.finfo(torch.float32).eps) ** 2
+    return noise * torch.threshold(variance, least, torch.inf).rsqrt_()
 
-    generate_vmap_rule = True
 
-    @staticmethod
-    def forward(mean: Tensor, variance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The activations, and twice their derivative with respect to the variance."""
-        least = min(torch.finfo(variance.dtype).eps, torch.finfo(torch.float32).eps) ** 2
-        twice = noise * torch.threshold(variance, least, torch.inf).rsqrt_()
-        return torch.addcmul(mean, twice, variance), twice
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
-        ctx.set_materialize_grads(False)  # no zeros for the second output
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(output[1])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None, _: None) -> tuple[Tensor | None, Tensor | None, None]:  # noqa: ANN401
-        if gradient is None:
-            return None, None, None
-        return gradient, torch.mul(gradient, ctx.saved_tensors[0]).mul_(0.5), None
+def _noise_again(layer: VariationalLayer, options: dict[str, Any], relative: Tensor, *inputs: Tensor) -> Tensor:
+    """The same noise times root(variance), as a function that autograd can follow."""
+    variance = _variance(layer, options, relative.dtype, *inputs)
+    return _relative(relative * variance.detach().sqrt(), variance) * variance
 
 
 def as_parameter(mean: Tensor) -> nn.Parameter:

@@ -31,6 +31,12 @@ class VariationalLinear(VariationalLayer):
         """The features that the weight, cut or whole, outputs."""
         return self.posterior.mean.shape[0]
 
+    @property
+    def drawn_as(self) -> Sampling:
+        """How it draws now; noise per channel is noise per output."""
+        sampling = super().drawn_as
+        return "local" if sampling == "channel" else sampling
+
     def is_batch(self, x: Tensor) -> bool:
         """Whether there is an axis before the features."""
         return x.ndim > 1

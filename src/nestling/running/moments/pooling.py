@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nestling.distributions import largest
 from nestling.running.moments.moments import RULES, Moments, Rule, register_noise, rule, run_on_draws
-from nestling.running.moments.sources import in_pieces, joined
+from nestling.running.moments.sources import in_pieces, joined, with_first_derivatives_only
 
 
 def _averaging(function: Any, rank: int) -> Rule:  # noqa: ANN401
@@ -112,7 +111,7 @@ class _Chosen(torch.autograd.Function):
         return value.detach()
 
     @staticmethod
-    @once_differentiable
+    @with_first_derivatives_only
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         mean_gradient = (torch.empty_like if ctx.tiled else torch.zeros_like)(ctx.like, device=gradient.device)
         for place, slope in zip(ctx.places, ctx.saved_tensors, strict=True):

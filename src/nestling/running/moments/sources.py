@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from nestling.errors import NestlingError
 
 _PIECE = 2**18
 """The number of elements processed at a time, so that intermediate results stay in the cache."""
@@ -101,6 +102,23 @@ def sloped(mean: Tensor, value: Tensor, slope: Tensor) -> Tensor:
     return _Sloped.apply(mean, value, slope)  # type: ignore[no-untyped-call,no-any-return]
 
 
+def with_first_derivatives_only(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a backward pass refuse to have its gradients differentiated again: the slopes it uses are constants.
+
+    torch's ``once_differentiable`` refuses nothing if the gradient of the output is a constant too.
+    """
+
+    def checked(ctx: Any, *gradients: Tensor | None) -> Any:  # noqa: ANN401
+        if torch.is_grad_enabled():
+            raise NestlingError(
+                "create_graph=True in a pass of moments, whose gradients can't be differentiated again. "
+                "Differentiate draws of weights instead."
+            )
+        return backward(ctx, *gradients)
+
+    return checked
+
+
 class _Sloped(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mean: Tensor, value: Tensor, slope: Tensor) -> Tensor:  # noqa: ANN401
@@ -108,7 +126,7 @@ class _Sloped(torch.autograd.Function):
         return value.detach()
 
     @staticmethod
-    @once_differentiable
+    @with_first_derivatives_only
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
         (slope,) = ctx.saved_tensors
         return gradient * slope, None, None
