@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nestling.arguments import count
-from nestling.data.augmentation import Augment, Moves, check_augment, draw, move
+from nestling.data.augmentation import Augmentation, Moves, changed, check_augment, draw, move
 from nestling.data.split import Split
 from nestling.errors import ArgumentError, RangeError
 from nestling.seeding import Purpose, generator
@@ -31,7 +31,7 @@ class Batches:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     shuffle: bool = False
-    augment: Augment = "none"
+    augment: Augmentation = "none"
     seed: int = 0
     drop_last: bool = False
     grader: Grader = "all"
@@ -106,11 +106,13 @@ class Batches:
         examples = order[index * self.batch_size : (index + 1) * self.batch_size]
         rows = slice(self.rank, None, self.world)
         random = generator(Purpose.AUGMENT, self.seed, epoch, index)
-        moves = draw(self.augment, len(examples), random).rows(rows)
-        examples_of_rank = self.split.subset(examples[rows])
-        targets = self._graded(examples_of_rank.targets, len(examples), rows, random)
-        inputs = examples_of_rank.inputs
-        if self.augment != "none":
+        taken = slice(None) if callable(self.augment) else rows  # a function draws its noise for the whole batch
+        moves = draw(self.augment, len(examples), random).rows(taken)
+        subset = self.split.subset(examples[taken])
+        inputs, targets = subset.inputs, self._graded(subset.targets, len(examples), taken, random)
+        if callable(self.augment):
+            inputs, targets = (t[rows] for t in changed(self.augment, inputs, targets, random))
+        elif self.augment != "none":
             inputs, targets = move(inputs, moves), _moved_masks(targets, moves)
         return inputs.float().mul_(self._scale).add_(self._shift), targets
 
