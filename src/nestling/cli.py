@@ -26,7 +26,9 @@ AugmentArg = Annotated[
     AugmentChoice,
     arg(help="How training images are changed at random; auto suits a named set, none for yours."),
 ]
-Trust = Annotated[bool, arg(help="Let the run folder name code of yours (module:function) to build the network.")]
+Trust = Annotated[
+    bool, arg(help="Let the run name code to run (module:function) and data to read; your runs may always read theirs.")
+]
 
 BROKEN_PIPE = 141
 """The exit status that a shell gives for a command whose output pipe was closed."""

@@ -36,7 +36,7 @@ def predict(
         from nestling.commands.own_data import data_of  # here, since a calibrated cut needs no training code
         from nestling.training import prepare_cuts
 
-        run = prepare_cuts(run, [cut], data_of(run))
+        run = prepare_cuts(run, [cut], data_of(run, trust=trust))
     calibration = run.calibration(cut)
     assert calibration is not None
     if calibration.thresholds and coverage not in calibration.thresholds:

@@ -95,7 +95,7 @@ def evaluate(
     def prepare() -> tuple[Run, Data, Any, list[float]]:
         run = open_run(folder, trust=trust)
         run.nested.to(torch_device(device))
-        loaded = data_of(run)
+        loaded = data_of(run, trust=trust)
         by_cut = {make_cut(run.nested.groups, cut): cut for cut in sorted(set(cuts or run.recipe.cuts), reverse=True)}
         return run, loaded, _out_of_distribution(loaded, ood), sorted(by_cut.values())
 

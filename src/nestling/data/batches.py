@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from nestling.arguments import count
+from nestling.arguments import count, natural_number
 from nestling.data.augmentation import Augmentation, Moves, changed, check_augment, draw, move
 from nestling.data.split import Split
 from nestling.errors import ArgumentError, RangeError
@@ -48,7 +48,7 @@ class Batches:
             raise ArgumentError("grader", repr(self.grader), "'all' or 'random'", "Check its spelling.")
         if self.grader == "random" and self.split.targets.ndim != 4:
             raise ArgumentError("grader", "'random'", "'all' where targets are not masks", "Leave it out.")
-        _check_natural("seed", self.seed)
+        natural_number("seed", self.seed)
         std, mean = torch.tensor(self.std, dtype=torch.float64), torch.tensor(self.mean, dtype=torch.float64)
         unit = 255.0 if self.split.inputs.dtype == torch.uint8 else 1.0
         shape = (1, -1) + (1,) * (self.split.inputs.ndim - 2)
@@ -74,7 +74,7 @@ class Batches:
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order and the augmentation of the passes that begin after this call."""
-        self.epoch = _check_natural("epoch", epoch)
+        self.epoch = natural_number("epoch", epoch)
 
     def from_batch(self, first: int) -> Iterator[Batch]:
         """The batches of this epoch from number ``first`` on, bit for bit equal to those of a full pass."""
@@ -128,9 +128,3 @@ def _moved_masks(targets: Tensor, moves: Moves) -> Tensor:
     if targets.ndim == 3:
         return move(targets[:, None], moves)[:, 0]
     return move(targets, moves) if targets.ndim == 4 else targets
-
-
-def _check_natural(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise RangeError(name, repr(value), "a whole number of at least 0", "Pass an int.")
-    return value

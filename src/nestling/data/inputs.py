@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nestling.data.faults import DamagedError, DataError, MissingError
+from nestling.data.faults import DataError, MissingError
 from nestling.data.formats.archive import FolderTree
 from nestling.data.formats.images import is_image, read_images
-from nestling.data.formats.npz import read_npz
+from nestling.data.formats.limits import plain_file
+from nestling.data.formats.npz import read_npy, read_npz
 
 ARRAYS = ("x", "images", "inputs", "x_test", "images_test")
 
@@ -75,10 +76,10 @@ def _array(path: Path) -> np.ndarray:
             raise DataError(f"{path} has the arrays {', '.join(arrays)}. Name the inputs x.")
         return arrays[name]
     try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as fault:
-        raise DamagedError(f"{path} is not an array that can be read: {fault}. Write it with numpy.save.") from fault
-    return np.asarray(array)
+        with plain_file(path).open("rb") as file:
+            return read_npy(file, path.stat().st_size, str(path))
+    except OSError as fault:
+        raise DataError(f"{path} cannot be read: {fault.strerror or fault}. Check that you may read it.") from fault
 
 
 def _images(tree: FolderTree, files: Sequence[str], shape: Sequence[int], resize: bool) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from nestling.arguments import natural_number
 from nestling.data.arrays import num_outputs_of
 from nestling.data.augmentation import Augmentation, check_augment
 from nestling.data.faults import DataError, MissingError
@@ -63,6 +64,7 @@ def load(
     with their published checksums if ``verify``.
     """
     wanted, size = _checked_splits(splits), _checked_size(resize, source)
+    natural_number("seed", seed)
     if not isinstance(source, str | Path):
         raw = read_datasets([source] if isinstance(source, Dataset) else list(source))
         return _prepared(raw, validation, hold_out, seed, wanted, augment)
@@ -74,11 +76,14 @@ def load(
     except OSError as fault:
         advice = "Check that it is a file that you may read."
         raise DataError(f"{fault.filename or source} cannot be read: {fault.strerror or fault}. {advice}") from fault
+    except MemoryError as fault:
+        raise DataError(f"{source} does not fit into memory ({fault}). Use fewer examples, or a DataLoader.") from fault
     where = str(source) if source in SOURCES else str(Path(source).expanduser().resolve())
-    arguments = {"source": where, "validation": validation, "hold_out": list(hold_out), "seed": seed}
+    arguments = {"source": where, "validation": validation, "hold_out": hold_out, "seed": seed}
     arguments |= {"augment": augment} if augment != "auto" else {}
     arguments |= {"resize": list(size)} if size is not None else {}
     data = _prepared(raw, validation, hold_out, seed, wanted, augment)
+    arguments["hold_out"] = list(hold_out)
     return data if callable(augment) else replace(data, loaded_with=arguments)
 
 
