@@ -17,7 +17,7 @@ from measuring import machine
 
 HERE = Path(__file__).parent
 NOT_BENCHMARKS = {"all.py", "measuring.py", "peers.py"}
-WITH_DATA = {"strategies.py"}
+WITH_DATA = {"folder.py", "strategies.py"}
 
 
 def findings(script: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Settings that hold for every test: reproducible draws, and few threads so that workers share the cores."""
 
 import os
+import tempfile
 
 import pytest
 import torch
@@ -11,6 +12,9 @@ settings.register_profile("ci", parent=settings.get_profile("default"), derandom
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 torch.set_num_threads(1)
+
+STATE = tempfile.TemporaryDirectory()
+os.environ["XDG_STATE_HOME"] = STATE.name  # notes of the runs that tests train are not the user's
 
 LONG = ("training/test_corruption.py", "training/test_faults.py", "training/test_processes.py", "test_examples.py")
 """Files whose tests run for long: they come first, so that no worker is left alone with them at the end."""

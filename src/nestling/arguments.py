@@ -44,12 +44,21 @@ def inner_probability(name: str, value: float) -> float:
     return number
 
 
-def count(name: str, value: int, meaning: str) -> int:
-    """Return ``value`` if it is a whole number of at least 1; ``meaning`` says what it counts."""
+def count(name: str, value: int, meaning: str, most: int | None = None) -> int:
+    """Return ``value`` if it is a whole number from 1 to ``most``; ``meaning`` says what it counts."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise DtypeError(name, f"{value!r}", "a whole number", f"Pass an int: {meaning}.")
     if value < 1:
         raise RangeError(name, value, "at least 1", f"Pass {meaning}.")
+    if most is not None and value > most:
+        raise RangeError(name, value, f"at most {most:,}", f"Pass {meaning}.")
+    return value
+
+
+def natural_number(name: str, value: int) -> int:
+    """Return ``value`` if it is a whole number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise RangeError(name, repr(value), "a whole number of at least 0", "Pass an int.")
     return value
 
 

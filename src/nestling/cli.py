@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from nestling import commands
 from nestling.commands import Device
+from nestling.data import AugmentChoice
 from nestling.errors import NestlingError, ProcessError
 from nestling.launch import launched_rank
 from nestling.network import Nesting
@@ -20,7 +21,14 @@ from nestling.training import Recipe, Stopped
 from nestling.version import __version__
 
 RunPath = Annotated[Positional[Path], arg(metavar="RUN", help="Folder that `nestling train` wrote.")]
-Trust = Annotated[bool, arg(help="Let the run folder name code of yours (module:function) to build the network.")]
+Resize = Annotated[tuple[int, ...], arg(help="Height and width for the images of a folder, or one number for both.")]
+AugmentArg = Annotated[
+    AugmentChoice,
+    arg(help="How training images are changed at random; auto suits a named set, none for yours."),
+]
+Trust = Annotated[
+    bool, arg(help="Let the run name code to run (module:function) and data to read; your runs may always read theirs.")
+]
 
 BROKEN_PIPE = 141
 """The exit status that a shell gives for a command whose output pipe was closed."""
@@ -47,6 +55,8 @@ def train(
     model: str = "mlp",
     model_options: tuple[str, ...] = (),
     hold_out: tuple[int, ...] = (),
+    augment: AugmentArg = "auto",
+    resize: Resize = (),
     pretrained: Path | None = None,
     device: Device = "auto",
     nesting: Annotated[Nesting, arg(name="")] = Nesting(),  # noqa: B008 (frozen)
@@ -75,6 +85,8 @@ def train(
             recipe,
             model_options=model_options,
             hold_out=hold_out,
+            augment=augment,
+            resize=resize,
             pretrained=pretrained,
             device=device,
         )
@@ -151,6 +163,8 @@ def prune(
     model: str = "lenet_300_100",
     model_options: tuple[str, ...] = (),
     options: Annotated[Pruning, arg(name="")] = Pruning(),  # noqa: B008 (frozen)
+    augment: AugmentArg = "auto",
+    resize: Resize = (),
     pretrain_epochs: int = 0,
     pretrained: Path | None = None,
     device: Device = "auto",
@@ -179,6 +193,8 @@ def prune(
             pretrain_epochs=pretrain_epochs,
             pretrained=pretrained,
             model_options=model_options,
+            augment=augment,
+            resize=resize,
             device=device,
         )
     )
@@ -203,7 +219,7 @@ def predict(
         cut: Fraction to cut the network to.
         samples: Weight samples to average over; 0 for the mean weights.
         coverage: How often the sets or intervals should contain the true target.
-        resize: Resize images to the network's input size.
+        resize: Resize images to the network's input size, as is done for a network trained with --resize.
         out: Write the answers to this .csv file too.
     """
     print(commands.predict(run, inputs, cut, samples, coverage, resize=resize, out=out, trust=trust))

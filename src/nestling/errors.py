@@ -2,7 +2,10 @@
 
 
 class NestlingError(Exception):
-    """The parent class of every error that nestling raises on purpose."""
+    """The parent class of every error that nestling raises on purpose; names in its message can't act on a terminal."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), keep="\n")
 
 
 class ArgumentError(NestlingError, ValueError):
@@ -73,6 +76,11 @@ class DivergenceError(NestlingError):
         self.advice = advice
         self.in_data = in_data
         super().__init__(f"step {step}: NaN or infinity in {place}. {advice}")
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """The text with each character that a terminal does not print, or acts on, as an escape such as \\x1b."""
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 _LONGEST = 300

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 
+from nestling.errors import printable
+
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: int = 0) -> str:
     """A table with a line under its header; a column is numeric if its first cell begins like a number.
 
-    The first ``names`` columns are words, however they begin.
+    The first ``names`` columns are words, however they begin. What a terminal would act on is written as escapes, since
+    cells may have a stranger's names.
     """
-    table = [list(header), *map(list, rows)]
+    table = [[printable(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
     numeric = [
         column >= names and bool(rows) and rows[0][column].startswith(tuple("0123456789-+."))

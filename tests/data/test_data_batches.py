@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from nestling.data import Batches, DatasetBatches, Split
-from nestling.errors import ArgumentError
+from nestling.errors import ArgumentError, ShapeError
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
 
@@ -85,7 +85,15 @@ def test_no_global_randomness():
     assert same(ours, batches(shuffle=True, augment="crop_flip"))
 
 
-@given(st.integers(0, 3), st.integers(0, 5), st.integers(1, 12), st.sampled_from(["none", "crop_flip"]))
+def noisy(x):
+    """A function as a user may write it: dark spots anywhere."""
+    return torch.where(torch.rand(x.shape) < 0.3, 0, x).to(x.dtype)
+
+
+AUGMENTS = ["none", "crop_flip", noisy]
+
+
+@given(st.integers(0, 3), st.integers(0, 5), st.integers(1, 12), st.sampled_from(AUGMENTS))
 def test_a_pass_can_start_anywhere(first, epoch, batch_size, augment):
     some = batches(batch_size=batch_size, shuffle=True, augment=augment, seed=1)
     some.set_epoch(epoch)
@@ -112,7 +120,7 @@ def test_every_batch_and_epoch_has_noise_of_its_own():
     assert not torch.equal(first, third)
 
 
-@given(st.integers(1, 4), st.booleans(), st.sampled_from(["none", "crop_flip"]))
+@given(st.integers(1, 4), st.booleans(), st.sampled_from(AUGMENTS))
 def test_shards_make_up_the_batch(world, drop_last, augment):
     some = batches(shuffle=True, augment=augment, drop_last=drop_last)
     some.set_epoch(2)
@@ -245,3 +253,35 @@ def test_a_users_loader():
 def test_a_loader_without_batches_is_refused():
     with pytest.raises(ArgumentError):
         DatasetBatches(DataLoader(TensorDataset(torch.randn(3, 2)), batch_size=None))
+
+
+def test_a_function_has_the_images_as_they_are_stored():
+    seen = []
+    some = batches(augment=lambda x: seen.append(x) or x.flip(3))
+    first, second = (next(iter(b))[0] for b in (some, batches()))
+    assert torch.equal(seen[0], pictures(11).inputs[:4])
+    assert torch.equal(first, second.flip(3))
+
+
+def test_a_function_leaves_global_randomness_alone_and_repeats():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    ours = list(batches(shuffle=True, augment=noisy))
+    assert torch.equal(before, torch.get_rng_state())
+    assert same(ours, batches(shuffle=True, augment=noisy))
+    assert not same(ours, batches(shuffle=True, augment=noisy, seed=1))
+
+
+def test_a_function_moves_masks_with_their_images():
+    images = pictures(6).inputs
+    split = Split(images, images[:, :1].clone())
+    turned = Batches(split, 6, (0.0,) * 3, (1.0,) * 3, augment=lambda x, y: (x.flip(2), y.flip(2)))
+    ((x, y),) = turned
+    torch.testing.assert_close(x, images.flip(2) / 255)
+    assert torch.equal(y, images[:, :1].flip(2))
+
+
+@pytest.mark.parametrize("wrong", [lambda x: x / 255, lambda x: x[:, :, 1:], lambda x: None, lambda x: (x, x)])
+def test_a_function_that_returns_something_else_is_refused(wrong):
+    with pytest.raises(ShapeError, match=r"augment: got a function that returns .*, but it must be one that returns"):
+        next(iter(batches(augment=wrong)))

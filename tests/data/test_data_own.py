@@ -196,7 +196,7 @@ def test_bad_folders(tmp_path):
         load(tmp_path / "flat")
     write_folder(tmp_path / "unequal")
     write_image(tmp_path / "unequal" / "dog" / "x.png", some_bytes(6, 6))
-    with pytest.raises(DataError, match=r"one size, but .*0\.png is 5x6 and .*x\.png is 6x6"):
+    with pytest.raises(DataError, match=r"x\.png has 6 x 6 pixels, but cat/0\.png has 5 x 6.*--resize"):
         load(tmp_path / "unequal")
     write_folder(tmp_path / "broken")
     (tmp_path / "broken" / "dog" / "y.png").write_bytes(b"\x89PNG no")

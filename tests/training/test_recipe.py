@@ -11,15 +11,16 @@ from nestling.training import Recipe
 
 NO_NUMBER = ["1", None, True, math.nan, math.inf]
 NO_COUNT = ["1", None, True, 0, -1, 2.5]
+TOO_MANY_DRAWS, TOO_MANY = [10_001, 10**9], [10**6 + 1, 10**30]
 NO_SHARE = [*NO_NUMBER, -0.1, 1.1]
 NO_WORD = ["", "Adam", None, 1, ["adamw"]]
 NO_SHARES = [[0.5], 0.5, "0.5", (0.0,), (1.1,), (0.5, "1"), (math.nan,), (True,)]
 BAD = {
-    "epochs": NO_COUNT,
-    "batch_size": NO_COUNT,
-    "draws": NO_COUNT,
-    "samples": NO_COUNT,
-    "recalibration_batches": NO_COUNT,
+    "epochs": [*NO_COUNT, *TOO_MANY],
+    "batch_size": [*NO_COUNT, *TOO_MANY],
+    "draws": [*NO_COUNT, *TOO_MANY_DRAWS],
+    "samples": [*NO_COUNT, *TOO_MANY_DRAWS],
+    "recalibration_batches": [*NO_COUNT, *TOO_MANY],
     "patience": ["1", True, 0, 2.5],
     "step_back": ["1", True, -1, 2.5],
     "seed": ["1", None, True, -1, 2**31, 0.5],
@@ -107,7 +108,9 @@ def test_a_bad_value_that_slips_through(name, value):
         Recipe(**{name: value})
 
 
-@pytest.mark.parametrize(("name", "value"), [("temperature", (1.0,)), ("temperature", ()), ("cuts", ())])
+@pytest.mark.parametrize(
+    ("name", "value"), [("temperature", (1.0,)), ("temperature", ()), ("cuts", ()), ("cuts", (0.5,) * 1001)]
+)
 def test_a_tuple_of_the_wrong_length_is_refused_by_name(name, value):
     with pytest.raises(ArgumentError) as caught:
         Recipe(**{name: value})

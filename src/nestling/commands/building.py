@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from nestling import models
 from nestling.commands.options import Device
 from nestling.data import Data
-from nestling.errors import ArgumentError, NestlingError, RunError
+from nestling.errors import ArgumentError, NestlingError, RunError, printable
 from nestling.launch import local_rank
+from nestling.storage import plain_file
 
 
 def torch_device(device: Device) -> torch.device:
@@ -52,7 +53,7 @@ def load_weights(network: nn.Module, path: Path, num_outputs: int | None = None)
     Returns: the names of the tensors that were not taken because their number of outputs differs.
     """
     try:
-        tensors = load_file(path)
+        tensors = load_file(plain_file(path))
     except (OSError, safetensors.SafetensorError) as error:
         advice = "Save them with safetensors.torch.save_file(module.state_dict(), path); pickles are not read."
         raise RunError(path, f"can't be read as safetensors ({error})", advice) from None
@@ -76,7 +77,7 @@ def load_weights(network: nn.Module, path: Path, num_outputs: int | None = None)
 
 def not_taken(path: Path, names: Sequence[str]) -> str:
     """One line that names the tensors that ``load_weights`` did not take."""
-    return f"{path}: {', '.join(names)} not taken, because they are for another number of classes"
+    return printable(f"{path}: {', '.join(names)} not taken, because they are for another number of classes")
 
 
 def _head(tensors: Mapping[str, Tensor], num_outputs: int | None) -> set[str]:

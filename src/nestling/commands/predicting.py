@@ -29,12 +29,14 @@ def predict(
     if any(about.get(key) is None for key in ("input_shape", "mean", "std", "classes")):
         raise RunError(folder, "was trained on loaders of yours, whose inputs no file describes", "Use nl.predict.")
     normalising = {"shape": about["input_shape"], "mean": about["mean"], "std": about["std"]}
+    trained_with = about.get("loaded_with")
+    resize = resize or (isinstance(trained_with, dict) and "resize" in trained_with)
     names, x = read_inputs(inputs, **normalising, as_bytes=bool(about.get("as_bytes")), resize=resize)
     if run.calibration(cut) is None:
         from nestling.commands.own_data import data_of  # here, since a calibrated cut needs no training code
         from nestling.training import prepare_cuts
 
-        run = prepare_cuts(run, [cut], data_of(run))
+        run = prepare_cuts(run, [cut], data_of(run, trust=trust))
     calibration = run.calibration(cut)
     assert calibration is not None
     if calibration.thresholds and coverage not in calibration.thresholds:

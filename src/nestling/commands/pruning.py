@@ -8,6 +8,8 @@ import torch
 from nestling import data as sets
 from nestling.commands.building import build_network, load_weights, not_taken, option, torch_device
 from nestling.commands.options import BATCH, Device
+from nestling.commands.own_data import say_skipped
+from nestling.data import AugmentChoice
 from nestling.delivery import PROGRAM_FILE, save_small
 from nestling.prediction import evaluate
 from nestling.pruning import PRETRAINING, Pruning, save_pruned, to_dense, without_widths
@@ -28,10 +30,13 @@ def prune(
     pretrain_epochs: int = 0,
     pretrained: Path | None = None,
     model_options: Sequence[str] = (),
+    augment: AugmentChoice = "auto",
+    resize: Sequence[int] = (),
     device: Device = "auto",
 ) -> str:
     """Train with Bayesian dropout, extract the rest, score it, and write it."""
-    loaded = sets.load(source, seed=recipe.seed)
+    loaded = sets.load(source, seed=recipe.seed, augment=augment, resize=resize or None)
+    say_skipped(loaded)
     network = build_network(model, loaded, recipe.seed, dict(map(option, model_options)))
     if pretrained is not None and (skipped := load_weights(network, pretrained, loaded.num_outputs)):
         print(not_taken(pretrained, skipped), flush=True)

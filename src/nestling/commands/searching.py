@@ -43,7 +43,7 @@ def search(
                 remove_parts(folder)
         run = open_run(folder, trust=trust)
         run.nested.to(torch_device(device))
-        return run, data_of(run)
+        return run, data_of(run, trust=trust)
 
     with connected() as processes, Stopping().watching():
         run, loaded = processes.agree(prepare)
@@ -86,7 +86,7 @@ def extract(
     nested = run.nested
     row = _curve_of(folder).row_under(**budget) if cut is None else None
     wanted = make_cut(nested.groups, row.cut if row is not None else cut or 0.0)
-    packing = _packing(run, wanted, all_bits=all_bits)
+    packing = _packing(run, wanted, all_bits=all_bits, trust=trust)
     small = run_extract(nested, wanted)
     small_cost = run_cost(nested, wanted, latency=True)
     target = folder / f"small-{small_cost.params}" if out is None else out
@@ -98,7 +98,7 @@ def extract(
     return f"{target} has a network of {sizes}{quality}. Run it: torch.export.load('{target}/{PROGRAM_FILE}').module()"
 
 
-def _packing(run: Run, cut: Cut, *, all_bits: bool) -> Packing:
+def _packing(run: Run, cut: Cut, *, all_bits: bool, trust: bool) -> Packing:
     """How the weights of a cut are stored; norms are recalibrated for the cut and, with all bits, for fewer pairs."""
     nested = run.nested
     levels = {plain_name(name): weight_levels for name, weight_levels in nested.levels_at(cut).items()}
@@ -108,7 +108,7 @@ def _packing(run: Run, cut: Cut, *, all_bits: bool) -> Packing:
     smaller = {number: _with_pairs(nested, cut, number) for number in range(1, most if all_bits else 1)}
     missing = [needed for needed in (cut, *smaller.values()) if needed not in nested.statistics]
     if norms_with_statistics(nested) and missing:
-        make_statistics(run, missing, make_feed(data_of(run), run.recipe))
+        make_statistics(run, missing, make_feed(data_of(run, trust=trust), run.recipe))
     fewer = {number: nested.statistics.get(reduced, {}) for number, reduced in smaller.items()}
     return Packing(levels, fewer if all_bits else None)
 

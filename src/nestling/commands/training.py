@@ -11,8 +11,8 @@ from torch import nn
 from nestling import data as sets
 from nestling.commands.building import build_network, load_weights, not_taken, option, torch_device
 from nestling.commands.options import BATCH, Device
-from nestling.commands.own_data import data_of
-from nestling.data import Data
+from nestling.commands.own_data import data_of, say_skipped
+from nestling.data import AugmentChoice, Data
 from nestling.errors import RangeError
 from nestling.network import Nesting, nest
 from nestling.processes import connected
@@ -37,13 +37,22 @@ def train(
     *,
     model_options: Sequence[str] = (),
     hold_out: Sequence[int] = (),
+    augment: AugmentChoice = "auto",
+    resize: Sequence[int] = (),
     pretrained: Path | None = None,
     device: Device = "auto",
 ) -> str:
     """Load, build, nest, train; validation scores are in the log, so the returned text only names the folder."""
 
     def prepare() -> tuple[Data, Nested, nn.Module, list[str]]:
-        loaded = sets.load(source, hold_out=hold_out, seed=recipe.seed, splits=("train", "validation"))
+        loaded = sets.load(
+            source,
+            hold_out=hold_out,
+            seed=recipe.seed,
+            splits=("train", "validation"),
+            augment=augment,
+            resize=resize or None,
+        )
         network = build_network(model, loaded, recipe.seed, dict(map(option, model_options)))
         skipped = [] if pretrained is None else load_weights(network, pretrained, loaded.num_outputs)
         options = nesting.options(pretrained=pretrained is not None)
@@ -53,6 +62,7 @@ def train(
     with connected() as processes:
         loaded, nested, network, skipped = processes.agree(prepare)
         if processes.is_first:
+            say_skipped(loaded)
             if pretrained is not None and skipped:
                 print(not_taken(pretrained, skipped), flush=True)
             print(nested.groups, flush=True)
@@ -85,7 +95,7 @@ def evaluate(
     def prepare() -> tuple[Run, Data, Any, list[float]]:
         run = open_run(folder, trust=trust)
         run.nested.to(torch_device(device))
-        loaded = data_of(run)
+        loaded = data_of(run, trust=trust)
         wanted = sorted(set(cuts or run.recipe.cuts))
         cut_names(run.nested.groups, wanted)  # an error for a fraction that is none, before anything is made
         return run, loaded, _out_of_distribution(loaded, ood), wanted
@@ -130,7 +140,8 @@ def _out_of_distribution(loaded: Data, ood: str | None) -> Any:  # noqa: ANN401
     """Batches of out-of-distribution data: a data set, or the classes that were held out."""
     if ood is None:
         return None if loaded.held_out is None else loaded.batches("held_out", BATCH)
-    other = sets.load(ood, splits=("test",)).normalised_like(loaded)
+    resize = (loaded.loaded_with or {}).get("resize") if Path(ood).is_dir() and ood not in sets.names() else None
+    other = sets.load(ood, splits=("test",), resize=resize).normalised_like(loaded)
     if other.input_shape != loaded.input_shape:
         given, needed = f"{ood} with inputs {other.input_shape}", f"data with inputs {loaded.input_shape}"
         raise RangeError("ood", given, needed, "Choose a set of the same kind.")

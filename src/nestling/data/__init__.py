@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
-    from nestling.data.augmentation import Augment
     from nestling.data.batches import Batches, Grader
     from nestling.data.dataset_batches import DatasetBatches
     from nestling.data.faults import DamagedError, DataError, MissingError
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     from nestling.data.inputs import read_inputs
     from nestling.data.listing import Found, found
     from nestling.data.loading import load, names
+    from nestling.data.options import Augment, AugmentChoice
     from nestling.data.record import Data, Task
     from nestling.data.split import Split
 

@@ -87,11 +87,12 @@ def _check_numbers(labels: NDArray[Any], where: str) -> None:
 
 
 def _finite(values: NDArray[Any], what: str) -> NDArray[np.float32]:
-    numbers: NDArray[np.float32] = values.astype(np.float32)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is counted
+        numbers: NDArray[np.float32] = values.astype(np.float32)
     num_bad = int((~np.isfinite(numbers)).sum())
     if num_bad:
         share = f"{num_bad} entries of {numbers.size}"
-        raise DataError(f"{what} have {share} that are NaN or infinite. Remove or fill them.")
+        raise DataError(f"{what} have {share} that are NaN, infinite or too large. Remove or fill them.")
     return numbers
 
 

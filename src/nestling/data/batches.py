@@ -7,8 +7,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from nestling.arguments import count
-from nestling.data.augmentation import Augment, Moves, check_augment, draw, move
+from nestling.arguments import count, natural_number
+from nestling.data.augmentation import Augmentation, Moves, changed, check_augment, draw, move
 from nestling.data.split import Split
 from nestling.errors import ArgumentError, RangeError
 from nestling.seeding import Purpose, generator
@@ -31,7 +31,7 @@ class Batches:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     shuffle: bool = False
-    augment: Augment = "none"
+    augment: Augmentation = "none"
     seed: int = 0
     drop_last: bool = False
     grader: Grader = "all"
@@ -48,7 +48,7 @@ class Batches:
             raise ArgumentError("grader", repr(self.grader), "'all' or 'random'", "Check its spelling.")
         if self.grader == "random" and self.split.targets.ndim != 4:
             raise ArgumentError("grader", "'random'", "'all' where targets are not masks", "Leave it out.")
-        _check_natural("seed", self.seed)
+        natural_number("seed", self.seed)
         std, mean = torch.tensor(self.std, dtype=torch.float64), torch.tensor(self.mean, dtype=torch.float64)
         unit = 255.0 if self.split.inputs.dtype == torch.uint8 else 1.0
         shape = (1, -1) + (1,) * (self.split.inputs.ndim - 2)
@@ -74,7 +74,7 @@ class Batches:
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order and the augmentation of the passes that begin after this call."""
-        self.epoch = _check_natural("epoch", epoch)
+        self.epoch = natural_number("epoch", epoch)
 
     def from_batch(self, first: int) -> Iterator[Batch]:
         """The batches of this epoch from number ``first`` on, bit for bit equal to those of a full pass."""
@@ -106,11 +106,13 @@ class Batches:
         examples = order[index * self.batch_size : (index + 1) * self.batch_size]
         rows = slice(self.rank, None, self.world)
         random = generator(Purpose.AUGMENT, self.seed, epoch, index)
-        moves = draw(self.augment, len(examples), random).rows(rows)
-        examples_of_rank = self.split.subset(examples[rows])
-        targets = self._graded(examples_of_rank.targets, len(examples), rows, random)
-        inputs = examples_of_rank.inputs
-        if self.augment != "none":
+        taken = slice(None) if callable(self.augment) else rows  # a function draws its noise for the whole batch
+        moves = draw(self.augment, len(examples), random).rows(taken)
+        subset = self.split.subset(examples[taken])
+        inputs, targets = subset.inputs, self._graded(subset.targets, len(examples), taken, random)
+        if callable(self.augment):
+            inputs, targets = (t[rows] for t in changed(self.augment, inputs, targets, random))
+        elif self.augment != "none":
             inputs, targets = move(inputs, moves), _moved_masks(targets, moves)
         return inputs.float().mul_(self._scale).add_(self._shift), targets
 
@@ -126,9 +128,3 @@ def _moved_masks(targets: Tensor, moves: Moves) -> Tensor:
     if targets.ndim == 3:
         return move(targets[:, None], moves)[:, 0]
     return move(targets, moves) if targets.ndim == 4 else targets
-
-
-def _check_natural(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise RangeError(name, repr(value), "a whole number of at least 0", "Pass an int.")
-    return value

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
-from nestling.data.faults import DamagedError, DataError, MissingError
-from nestling.data.formats.images import is_image
-from nestling.data.formats.npz import read_npz
+from nestling.data.faults import DataError, MissingError
+from nestling.data.formats.archive import FolderTree
+from nestling.data.formats.images import is_image, read_images
+from nestling.data.formats.limits import plain_file
+from nestling.data.formats.npz import read_npy, read_npz
 
 ARRAYS = ("x", "images", "inputs", "x_test", "images_test")
 
@@ -37,11 +38,12 @@ def read_inputs(
             raise DataError(f"{source} has inputs of shape {array.shape[1:]}, but the network takes {tuple(shape)}.")
         names = [f"{source.name}[{number}]" for number in range(len(array))]
     else:
-        files = sorted(file for file in source.rglob("*") if is_image(file.name)) if source.is_dir() else [source]
+        tree = FolderTree(source if source.is_dir() else source.parent)
+        files = list(filter(is_image, tree.names())) if source.is_dir() else [source.name]
         if not files:
             raise MissingError(f"{source} has no images. Pass a folder with .png or .jpg files.")
-        names = [str(file) for file in files]
-        array = np.stack([_image(file, shape, resize) for file in files])
+        names = [tree.where(file) for file in files]
+        array = _images(tree, files, shape, resize)
     if array.dtype == np.uint8 and not as_bytes:
         advice = "Pass an .npy file of floats on the scale of the training data."
         raise DataError(
@@ -74,25 +76,13 @@ def _array(path: Path) -> np.ndarray:
             raise DataError(f"{path} has the arrays {', '.join(arrays)}. Name the inputs x.")
         return arrays[name]
     try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as fault:
-        raise DamagedError(f"{path} is not an array that can be read: {fault}. Write it with numpy.save.") from fault
-    return np.asarray(array)
+        with plain_file(path).open("rb") as file:
+            return read_npy(file, path.stat().st_size, str(path))
+    except OSError as fault:
+        raise DataError(f"{path} cannot be read: {fault.strerror or fault}. Check that you may read it.") from fault
 
 
-def _image(file: Path, shape: Sequence[int], resize: bool) -> np.ndarray:
+def _images(tree: FolderTree, files: Sequence[str], shape: Sequence[int], resize: bool) -> np.ndarray:
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise DataError(f"the network takes inputs of shape {tuple(shape)}, which is no image. Pass an .npy file.")
-    try:
-        with Image.open(file) as opened:
-            image = opened.convert("L" if shape[0] == 1 else "RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as fault:
-        raise DamagedError(f"{file} is not an image that can be read. Replace or remove it.") from fault
-    height, width = shape[1:]
-    if image.size != (width, height):
-        if not resize:
-            given = f"{image.width} x {image.height}"
-            raise DataError(f"{file} is {given} pixels, but the network takes {width} x {height}. Pass --resize.")
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
-    pixels = np.asarray(image)
-    return pixels[None] if shape[0] == 1 else pixels.transpose(2, 0, 1)
+    return read_images(tree, files, shape[0] == 3, (shape[1], shape[2]), resize=resize)

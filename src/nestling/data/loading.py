@@ -1,6 +1,7 @@
 """Loads data that is ready for training, from a name, a path or Datasets."""
 
 import difflib
+import math
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -9,9 +10,13 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from nestling.arguments import natural_number
 from nestling.data.arrays import num_outputs_of
+from nestling.data.augmentation import Augmentation, check_augment
 from nestling.data.faults import DataError, MissingError
 from nestling.data.files import data_root, obtain
+from nestling.data.formats.images import MOST_PIXELS, Size
+from nestling.data.options import AugmentChoice
 from nestling.data.parts import WHOLE, Raw
 from nestling.data.record import Data
 from nestling.data.sources import SOURCES, OfficialSet
@@ -19,7 +24,7 @@ from nestling.data.split import Split
 from nestling.data.splitting import with_test, with_validation, without_classes
 from nestling.data.statistics import mean_and_std
 from nestling.data.user_data import read_datasets, read_path
-from nestling.errors import ArgumentError
+from nestling.errors import ArgumentError, RangeError
 
 ALL_SPLITS = ("train", "validation", "test")
 
@@ -37,6 +42,8 @@ def load(
     seed: int = 0,
     root: Path | str | None = None,
     splits: Collection[str] = ALL_SPLITS,
+    augment: Augmentation | AugmentChoice = "auto",
+    resize: int | Sequence[int] | None = None,
     download: bool = True,
     verify: bool = True,
 ) -> Data:
@@ -46,24 +53,38 @@ def load(
     ``seed``, in proportion to the classes, or by whole patients if there are patients, and never from test data. They
     are set aside whichever ``splits`` are loaded; pass 0 to train on all examples. If a set has no test split, a fifth
     of it, always the same, becomes the test split. The examples of the classes ``hold_out`` go to ``Data.held_out``,
-    and the other classes are renumbered from 0. Official files are looked for in ``root`` / name (default
-    ``$NESTLING_DATA``), fetched if ``download``, and compared with their published checksums if ``verify``.
+    and the other classes are renumbered from 0.
+
+    ``augment`` is the augmentation for training: a name, or a function of the inputs of a batch, as they are stored,
+    that returns them changed (with masks it has and returns both). It draws from torch's random state, which follows
+    from the seed and the batch. "auto" suits the named set, and is "none" for data of yours. The images of a folder are
+    resized to ``resize``: (height, width), or one number for both.
+
+    Official files are looked for in ``root`` / name (default ``$NESTLING_DATA``), fetched if ``download``, and compared
+    with their published checksums if ``verify``.
     """
-    wanted = _checked_splits(splits)
+    wanted, size = _checked_splits(splits), _checked_size(resize, source)
+    natural_number("seed", seed)
     if not isinstance(source, str | Path):
         raw = read_datasets([source] if isinstance(source, Dataset) else list(source))
-        return _prepared(raw, validation, hold_out, seed, wanted)
+        return _prepared(raw, validation, hold_out, seed, wanted, augment)
     try:
         if isinstance(source, str) and source in SOURCES:
             raw = _official(SOURCES[source], data_root(root), wanted, download, verify)
         else:
-            raw = read_path(_existing_path(source), wanted)
+            raw = read_path(_existing_path(source), wanted, size)
     except OSError as fault:
         advice = "Check that it is a file that you may read."
         raise DataError(f"{fault.filename or source} cannot be read: {fault.strerror or fault}. {advice}") from fault
+    except MemoryError as fault:
+        raise DataError(f"{source} does not fit into memory ({fault}). Use fewer examples, or a DataLoader.") from fault
     where = str(source) if source in SOURCES else str(Path(source).expanduser().resolve())
-    arguments = {"source": where, "validation": validation, "hold_out": list(hold_out), "seed": seed}
-    return replace(_prepared(raw, validation, hold_out, seed, wanted), loaded_with=arguments)
+    arguments = {"source": where, "validation": validation, "hold_out": hold_out, "seed": seed}
+    arguments |= {"augment": augment} if augment != "auto" else {}
+    arguments |= {"resize": list(size)} if size is not None else {}
+    data = _prepared(raw, validation, hold_out, seed, wanted, augment)
+    arguments["hold_out"] = list(hold_out)
+    return data if callable(augment) else replace(data, loaded_with=arguments)
 
 
 def _official(source: OfficialSet, root: Path, wanted: Collection[str], download: bool, verify: bool) -> Raw:
@@ -78,7 +99,14 @@ def _official(source: OfficialSet, root: Path, wanted: Collection[str], download
     return Raw(source.name, source.task, classes, source.augment, parts, source.mean, source.std)
 
 
-def _prepared(raw: Raw, validation: float, hold_out: Collection[int], seed: int, wanted: Collection[str]) -> Data:
+def _prepared(
+    raw: Raw,
+    validation: float,
+    hold_out: Collection[int],
+    seed: int,
+    wanted: Collection[str],
+    augment: Augmentation | AugmentChoice,
+) -> Data:
     kept, held_out = without_classes(raw, hold_out)
     parts = with_test(kept).parts
     train_part = parts.get("train") or next(iter(parts.values()))
@@ -88,6 +116,8 @@ def _prepared(raw: Raw, validation: float, hold_out: Collection[int], seed: int,
     divided_parts = with_validation(replace(kept, parts=parts), validation, seed).parts
     chosen = {name: part.split for name, part in divided_parts.items() if name in wanted}
     _check_splits(raw.name, chosen, wanted)
+    chosen_augment: Augmentation = raw.augment if augment == "auto" else augment
+    check_augment(chosen_augment, train_part.split.inputs)
     num_outputs = len(kept.classes) or num_outputs_of(list(parts.values()), raw.name)
     return Data(
         name=raw.name,
@@ -100,7 +130,8 @@ def _prepared(raw: Raw, validation: float, hold_out: Collection[int], seed: int,
         classes=kept.classes,
         mean=mean,
         std=std,
-        augment=raw.augment,
+        augment=chosen_augment,
+        skipped=raw.skipped,
     )
 
 
@@ -118,6 +149,21 @@ def _checked_splits(splits: Collection[str]) -> Collection[str]:
         advice = 'For example splits=("test",).'
         raise ArgumentError("splits", repr(splits), f"some of {', '.join(ALL_SPLITS)}", advice)
     return splits
+
+
+def _checked_size(resize: int | Sequence[int] | None, source: object) -> Size | None:
+    """The height and the width to which the images of a folder are resized."""
+    if resize is None:
+        return None
+    sizes = tuple(resize) if isinstance(resize, Sequence) else (resize,)
+    sizes = sizes * 2 if len(sizes) == 1 else sizes
+    is_folder = isinstance(source, str | Path) and source not in SOURCES and Path(source).expanduser().is_dir()
+    if not is_folder:
+        raise ArgumentError("resize", resize, "left out for all data except a folder of images", "Leave it out.")
+    if len(sizes) != 2 or not all(type(size) is int and size > 0 for size in sizes) or math.prod(sizes) > MOST_PIXELS:
+        needed = f"a height and a width, together of at most {MOST_PIXELS:,} pixels"
+        raise RangeError("resize", resize, needed, "For example 64, or 48 64.")
+    return sizes
 
 
 def _existing_path(source: str | Path) -> Path:

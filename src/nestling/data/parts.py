@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nestling.data.augmentation import Augment
 from nestling.data.faults import DamagedError
+from nestling.data.options import Augment
 from nestling.data.record import Task
 from nestling.data.split import Split
 
@@ -39,6 +39,7 @@ class Raw:
     parts: dict[str, Part]
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    skipped: tuple[str, ...] = ()
 
 
 def labelled(images: NDArray[Any], labels: NDArray[Any], num_classes: int, where: str) -> Part:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from nestling.data.augmentation import Augment
+from nestling.data.augmentation import Augmentation
 from nestling.data.batches import Batches, Grader
 from nestling.data.faults import DataError
 from nestling.data.split import Split
@@ -22,7 +22,8 @@ class Data:
     ``held_out`` has the examples of the classes that were held out, with their labels in the whole set.
     ``loaded_with`` are the arguments of ``load`` that load this data again, None if they can't be written as JSON.
     ``mean`` and ``std`` have one entry per channel of an image or per feature of a vector; bytes are first scaled to
-    [0, 1], other inputs are not scaled. ``augment`` is the augmentation that suits training on this set.
+    [0, 1], other inputs are not scaled. ``augment`` is the augmentation for training. ``skipped`` are the names of the
+    files in an image folder that are not images of a class.
     """
 
     name: str
@@ -35,8 +36,9 @@ class Data:
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    augment: Augment
+    augment: Augmentation
     loaded_with: Mapping[str, Any] | None = None
+    skipped: tuple[str, ...] = ()
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -72,7 +74,7 @@ class Data:
         batch_size: int,
         *,
         shuffle: bool = False,
-        augment: Augment = "none",
+        augment: Augmentation = "none",
         seed: int = 0,
         drop_last: bool = False,
         grader: Grader = "all",

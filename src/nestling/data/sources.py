@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nestling.data import class_names, readers
-from nestling.data.augmentation import Augment
+from nestling.data.options import Augment
 from nestling.data.parts import WHOLE, Part
 from nestling.data.record import Task
 

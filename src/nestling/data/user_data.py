@@ -4,7 +4,8 @@ An .npz file has inputs and targets under one of the pairs of names in ``PAIRS``
 and ``y_train``, they are that split. Without a suffix they are the whole set, of which a fifth is set aside for
 testing. Targets that are whole numbers mean classification, real numbers regression, masks of bytes segmentation.
 
-A folder has images as ``<class>/<image>``, or one such folder per split, such as ``train/<class>/<image>``.
+A folder has images as ``<class>/<image>``, or one such folder per split, such as ``train/<class>/<image>``. Its other
+files are skipped, and counted.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,7 +18,7 @@ from torch.utils.data import Dataset
 from nestling.data.arrays import num_outputs_of, part_of, task_of
 from nestling.data.faults import DataError, MissingError
 from nestling.data.formats.archive import FolderTree
-from nestling.data.formats.images import has_colour, is_image, read_images
+from nestling.data.formats.images import Size, has_colour, is_image, read_images
 from nestling.data.formats.npz import Arrays, read_npz
 from nestling.data.parts import WHOLE, Part, Raw, labelled
 from nestling.errors import ArgumentError
@@ -27,10 +28,10 @@ SUFFIXES = {"_train": "train", "_validation": "validation", "_val": "validation"
 FOLDERS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 
 
-def read_path(path: Path, wanted: Collection[str]) -> Raw:
+def read_path(path: Path, wanted: Collection[str], resize: Size | None = None) -> Raw:
     """The data at ``path``, a folder of images or an .npz file; ``wanted`` are the splits to read."""
     if path.is_dir():
-        return _folder(path, wanted)
+        return _folder(path, wanted, resize)
     if path.suffix != ".npz":
         raise DataError(f"{path} is neither an .npz file nor a folder of images. Convert it with numpy.savez.")
     return _npz(path)
@@ -70,7 +71,7 @@ def _listed(arrays: Arrays) -> str:
     return ", ".join(sorted(arrays)) or "none"
 
 
-def _folder(path: Path, wanted: Collection[str]) -> Raw:
+def _folder(path: Path, wanted: Collection[str], resize: Size | None) -> Raw:
     present = {split: path / folder for folder, split in FOLDERS.items() if (path / folder).is_dir()}
     has_splits = "train" in present or "test" in present
     folders = {split: folder for split, folder in present.items() if split in wanted} if has_splits else {WHOLE: path}
@@ -78,27 +79,29 @@ def _folder(path: Path, wanted: Collection[str]) -> Raw:
         folders["train"] = present["train"]
     if not folders:
         raise MissingError(f"{path} has the splits {', '.join(present)}, none of which was asked for. Ask for one.")
-    names = {split: _images_by_class(folder) for split, folder in folders.items()}
+    trees = {split: FolderTree(folder) for split, folder in folders.items()}
+    files = {split: tree.names() for split, tree in trees.items()}
+    names = {split: _images_by_class(folders[split], files[split]) for split in trees}
     classes = sorted({folder for split_names in names.values() for folder in split_names.values()})
     unknown = set(classes) - set(names["train"].values()) if "train" in names else set()
     if unknown:
         raise DataError(f"{path} has the class {min(unknown)} outside of train only. Add it to train or remove it.")
-    colour = any(has_colour(FolderTree(folder), list(names[split])) for split, folder in folders.items())
-    parts = {split: _image_part(folder, names[split], classes, colour) for split, folder in folders.items()}
-    return Raw(path.name, "classification", tuple(classes), "none", parts)
+    colour = any(has_colour(tree, list(names[split])) for split, tree in trees.items())
+    parts = {}
+    for split, tree in trees.items():
+        images = read_images(tree, list(names[split]), colour, resize, resize=resize is not None)
+        labels = np.array([classes.index(name) for name in names[split].values()])
+        parts[split] = labelled(images, labels, len(classes), tree.where(""))
+    skipped = [trees[split].where(name) for split in trees for name in files[split] if name not in names[split]]
+    return Raw(path.name, "classification", tuple(classes), "none", parts, skipped=tuple(skipped))
 
 
-def _images_by_class(folder: Path) -> dict[str, str]:
-    files = [name for name in FolderTree(folder).names() if is_image(name)]
-    if not any("/" in name for name in files):
-        given = "images, but none in a folder of its class" if files else "no images"
+def _images_by_class(folder: Path, files: Sequence[str]) -> dict[str, str]:
+    images = [name for name in files if is_image(name)]
+    if not any("/" in name for name in images):
+        given = "images, but none in a folder of its class" if images else "no images"
         raise MissingError(f"{folder} has {given}. Put images into {folder}/<class>/.")
-    return {name: name.split("/")[0] for name in files if "/" in name}
-
-
-def _image_part(folder: Path, names: dict[str, str], classes: list[str], colour: bool) -> Part:
-    images = read_images(FolderTree(folder), list(names), colour)
-    return labelled(images, np.array([classes.index(name) for name in names.values()]), len(classes), str(folder))
+    return {name: name.split("/")[0] for name in images if "/" in name}
 
 
 def _stacked(dataset: "Dataset[Any]", name: str) -> Part:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         digest,
         parsed,
         plain_file,
+        read_bytes,
         read_json,
         read_tensors,
         remove_parts,

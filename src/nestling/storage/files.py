@@ -25,7 +25,7 @@ _HEAD = "nestling"
 """The only key of a safetensors file's metadata: the order of several is not fixed, and files shall be reproducible."""
 _SUM = "sha256"
 _MOST_JSON = 64 * 2**20
-"""No JSON file of a run has more bytes."""
+"""No JSON file or log of a run has more bytes."""
 _PART = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.part")
 """The names of files that are being written."""
 _RESTORE = "Restore it from a copy, or train again."
@@ -41,9 +41,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Read the dictionary that ``write_json`` wrote; a damaged file is an error that says what is wrong."""
     try:
-        content = parsed(plain_file(path, _MOST_JSON).read_bytes())
-    except OSError as error:
-        raise _unreadable(path, error) from None
+        content = parsed(read_bytes(path))
     except (ValueError, RecursionError) as error:
         raise RunError(path, f"is not valid JSON ({_short(error)})", _RESTORE) from None
     if not isinstance(content, dict):
@@ -54,6 +52,14 @@ def read_json(path: Path) -> dict[str, Any]:
         raise RunError(path, "is damaged, or was edited: its checksum does not match its content", _RESTORE)
     del content["format"]
     return content
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a plain file that is not longer than any JSON file or log of a run."""
+    try:
+        return plain_file(path, _MOST_JSON).read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from None
 
 
 def digest(content: Any) -> str:  # noqa: ANN401

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nestling.training.stopping import Stopped, Stopping
     from nestling.training.terms import Terms
     from nestling.training.train import keep_statistics, make_statistics, prepare_cuts, train
+    from nestling.training.trained_here import was_trained_here
 
 __all__ = ["Recipe", "Run", "Terms", "elbo", "elbo_terms", "load", "open_run", "save", "train"]
 

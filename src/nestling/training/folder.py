@@ -44,6 +44,7 @@ from nestling.training.run import (
     identity_of,
     lines_until,
 )
+from nestling.training.trained_here import note
 from nestling.version import __version__
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
@@ -83,12 +84,14 @@ class RunFolder(Keeper):
             raise RunError(self.place, "holds a network but no recipe", "Choose another folder.")
         if not begun:  # an empty folder, or a run that ended before it saved anything
             write_json(path, self._wanted | {"made_by": environment(self._num_processes)})
+            note(self._identity)
             return None
         saved = read_json(path)
         for key in IDENTITY_KEYS:
             if saved.get(key) != self._wanted[key]:
                 advice = "Choose another folder, or give the same command as before."
                 raise RunError(self.place, f"holds another run: {_difference(key, saved, self._wanted)}", advice)
+        note(self._identity)
         state = self._resume_last_good(nested, optimiser)
         if state is not None:
             self._check_best(state)

@@ -16,6 +16,8 @@ Keep = Literal["best", "last"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
+MOST_CUTS, MOST_DRAWS, MOST_COUNT = 1000, 10_000, 1_000_000
+"""The most cuts, draws and anything else that a recipe can ask for, since a stranger may have written it."""
 TEACHER_SHARE, FULL_WIDTH_SHARE = 0.9, 0.5
 """What distil="auto" means where another network teaches, and where the full width does: experiments/bn3."""
 TEACHER_SOFTENING, FULL_WIDTH_SOFTENING = 2.0, 1.0
@@ -112,7 +114,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "draws", "samples", "recalibration_batches"):
-            count(name, getattr(self, name), "a whole number of at least 1")
+            most = MOST_DRAWS if name in ("draws", "samples") else MOST_COUNT
+            count(name, getattr(self, name), "a whole number of at least 1", most)
         for name in ("lr", "order_lr", "noise_lr", "clip", "lr_factor"):
             if not (name == "lr" and self.lr == "auto"):
                 positive_number(name, getattr(self, name))
@@ -140,8 +143,9 @@ class Recipe:
         _numbers("temperature", self.temperature, 0, float("inf"))
         if len(self.temperature) != 2:
             raise ArgumentError("temperature", self.temperature, "two numbers", "Give the first and the last one.")
-        if not self.cuts:
-            raise ArgumentError("cuts", self.cuts, "at least one fraction", "(1.0,) is the full width alone.")
+        if not 0 < len(self.cuts) <= MOST_CUTS:
+            needed = f"1 to {MOST_CUTS:,} fractions"
+            raise ArgumentError("cuts", f"{len(self.cuts)} of them", needed, "(1.0,) is the full width alone.")
         if not isinstance(self.tensorboard, bool):
             raise DtypeError("tensorboard", repr(self.tensorboard), "True or False", "True writes events.")
 

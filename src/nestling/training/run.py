@@ -16,7 +16,7 @@ from nestling.errors import ArgumentError, NestlingError, RunError
 from nestling.prediction import Calibration, likelihood_named
 from nestling.reading import Cut, make_cut
 from nestling.running import Nested
-from nestling.storage import WEIGHTS_FILE, digest, loaded, parsed, plain_file, read_json, read_tensors, weights_digest
+from nestling.storage import WEIGHTS_FILE, digest, loaded, parsed, read_bytes, read_json, read_tensors, weights_digest
 from nestling.training.recipe import Recipe
 
 RECIPE_FILE = "recipe.json"
@@ -128,7 +128,7 @@ def check_of(line: Mapping[str, Any], identity: str) -> int:
 def lines_until(path: Path, epoch: int, identity: str) -> list[dict[str, Any]]:
     """The lines of a run's log up to ``epoch``, one per epoch; damaged lines and those of other runs are left out."""
     lines: list[dict[str, Any]] = []
-    for text in plain_file(path).read_text(errors="replace").splitlines() if path.exists() else ():
+    for text in read_bytes(path).decode(errors="replace").splitlines() if path.exists() else ():
         with suppress(ValueError, RecursionError):
             line = parsed(text)
             if not isinstance(line, dict) or line.pop(CHECK, None) != check_of(line, identity):

@@ -1,7 +1,7 @@
 """The feed of a run: training, validation and recalibration batches, from a data set or from the user's loaders."""
 
 import math
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -87,7 +87,7 @@ def _from_data(source: Data, recipe: Recipe) -> Feed:
         "classes": list(source.classes),
         "mean": list(source.mean),
         "std": list(source.std),
-    }
+    } | ({"augment": _name_of(source.augment)} if callable(source.augment) else {})
     return Feed(
         train,
         source.batches("validation", _EVALUATION_BATCH),
@@ -95,6 +95,11 @@ def _from_data(source: Data, recipe: Recipe) -> Feed:
         LIKELIHOODS[source.task],
         about,
     )
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """The name of a user's function, so that a folder can tell runs with different ones apart."""
+    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
 def training_fingerprint(source: Data) -> str:

@@ -8,7 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-from nestling.data.faults import DamagedError
+from nestling.data.faults import DamagedError, DataError
+from nestling.data.formats.limits import plain_file
 
 MAX_BYTES = 1 << 30
 
@@ -46,7 +47,11 @@ class Tree(ABC):
 
     @abstractmethod
     def names(self) -> list[str]:
-        """The names of all files, sorted; hidden files are left out."""
+        """The names of all files, sorted."""
+
+    @abstractmethod
+    def num_bytes(self, name: str) -> int:
+        """How many bytes a file takes, compressed if it is."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
@@ -64,10 +69,15 @@ class FolderTree(Tree):
         self.folder = folder
 
     def names(self) -> list[str]:  # noqa: D102
-        files = (path.relative_to(self.folder) for path in self.folder.rglob("*") if path.is_file())
-        return sorted(file.as_posix() for file in files if not any(name.startswith(".") for name in file.parts))
+        files = (path.relative_to(self.folder) for path in self.folder.rglob("*") if not path.is_dir())
+        return sorted(file.as_posix() for file in files)
+
+    def num_bytes(self, name: str) -> int:  # noqa: D102
+        return plain_file(self.folder / name).stat().st_size
 
     def read(self, name: str) -> bytes:  # noqa: D102
+        if self.num_bytes(name) > MAX_BYTES:
+            raise DataError(f"{self.where(name)} is too large: {self.num_bytes(name):,} bytes. Remove it.")
         return (self.folder / name).read_bytes()
 
     def where(self, name: str) -> str:  # noqa: D102
@@ -89,16 +99,23 @@ class ZipTree(Tree):
         files = (item.filename for item in self.archive.infolist() if not item.is_dir())
         return sorted(file.removeprefix(self.top) for file in files if file.startswith(self.top))
 
+    def num_bytes(self, name: str) -> int:  # noqa: D102
+        return self._item(name).compress_size
+
     def read(self, name: str) -> bytes:  # noqa: D102
         try:
-            item = self.archive.getinfo(self.top + name)
+            item = self._item(name)
             if item.file_size > MAX_BYTES:
                 raise DamagedError(f"{self.where(name)} is too large: {item.file_size} bytes. Fetch the archive again.")
             return self.archive.read(item)
-        except KeyError:
-            raise DamagedError(f"{self.path} has no file {self.top + name}. Fetch the official archive.") from None
         except (zipfile.BadZipFile, zlib.error, EOFError) as fault:
             raise DamagedError(f"{self.where(name)} is damaged: {fault}. Fetch the archive again.") from fault
 
     def where(self, name: str) -> str:  # noqa: D102
         return f"{self.path}:{self.top}{name}"
+
+    def _item(self, name: str) -> zipfile.ZipInfo:
+        try:
+            return self.archive.getinfo(self.top + name)
+        except KeyError:
+            raise DamagedError(f"{self.path} has no file {self.top + name}. Fetch the official archive.") from None

@@ -16,7 +16,8 @@ def read_cifar_pickle(content: bytes, where: str) -> tuple[NDArray[np.uint8], ND
     pixels, labels = _entries(batch)
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != NUM_PIXELS:
         raise DamagedError(f"{where} has no array 'data' of N x {NUM_PIXELS} bytes, as a batch of CIFAR has.")
-    if not isinstance(labels, list) or len(labels) != len(pixels) or not all(type(label) is int for label in labels):
+    are_numbers = isinstance(labels, list) and all(type(label) is int and abs(label) < 2**31 for label in labels)
+    if not are_numbers or len(labels) != len(pixels):
         raise DamagedError(f"{where} has no list of {len(pixels)} whole numbers 'labels' or 'fine_labels'.")
     return pixels.reshape(-1, *IMAGE_SHAPE), np.array(labels, np.int64)
 

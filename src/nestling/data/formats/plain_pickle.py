@@ -22,7 +22,7 @@ def read_plain_pickle(content: bytes, where: str) -> Any:  # noqa: ANN401
             if opcode.name == "STOP":
                 return machine.stack.pop()
             machine.do(opcode.name, argument)
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as fault:
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as fault:
         raise DamagedError(f"{where} is damaged: {fault}. Delete it and fetch it again.") from fault
     raise DamagedError(f"{where} is damaged: it ends too early. Delete it and fetch it again.")
 
