@@ -14,6 +14,7 @@ from nestling.commands import Device
 from nestling.errors import NestlingError, ProcessError
 from nestling.launch import launched_rank
 from nestling.network import Nesting
+from nestling.prediction import LikelihoodName
 from nestling.pruning import PRUNING, Pruning
 from nestling.search import CostName, Searching
 from nestling.training import Recipe, Stopped
@@ -48,6 +49,7 @@ def train(
     model_options: tuple[str, ...] = (),
     hold_out: tuple[int, ...] = (),
     pretrained: Path | None = None,
+    likelihood: LikelihoodName | None = None,
     device: Device = "auto",
     nesting: Annotated[Nesting, arg(name="")] = Nesting(),  # noqa: B008 (frozen)
     recipe: Annotated[Recipe, arg(name="")] = Recipe(),  # noqa: B008 (frozen)
@@ -64,6 +66,8 @@ def train(
         hold_out: Classes to leave out of training, as out-of-distribution data for tests.
         pretrained: Weights to start from, a .safetensors file with the network's tensor names; a last layer that
             was trained for another number of classes is initialised anew.
+        likelihood: What outputs mean: by default categorical for classes, and gaussian for numbers, with noise that is
+            learned and the same for all inputs; with heteroscedastic_gaussian the network says the noise of each.
         device: auto takes a GPU where there is one.
     """
     _show(
@@ -76,6 +80,7 @@ def train(
             model_options=model_options,
             hold_out=hold_out,
             pretrained=pretrained,
+            likelihood=likelihood,
             device=device,
         )
     )
@@ -153,6 +158,7 @@ def prune(
     options: Annotated[Pruning, arg(name="")] = Pruning(),  # noqa: B008 (frozen)
     pretrain_epochs: int = 0,
     pretrained: Path | None = None,
+    likelihood: LikelihoodName | None = None,
     device: Device = "auto",
     recipe: Annotated[Recipe, arg(name="")] = PRUNING,
 ) -> None:
@@ -167,6 +173,7 @@ def prune(
         pretrain_epochs: Epochs of plain training before pruning.
         pretrained: Weights to start from, a .safetensors file with the network's tensor names; a last layer that
             was trained for another number of classes is initialised anew.
+        likelihood: What outputs mean, as in `nestling train`.
         device: auto takes a GPU where there is one.
     """
     print(
@@ -179,6 +186,7 @@ def prune(
             pretrain_epochs=pretrain_epochs,
             pretrained=pretrained,
             model_options=model_options,
+            likelihood=likelihood,
             device=device,
         )
     )

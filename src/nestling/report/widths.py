@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nestling.prediction import Calibration, Scores, evaluate
+from nestling.prediction import Calibration, Likelihood, Scores, evaluate
 from nestling.reading import Cut, make_cut
 from nestling.running import Cost, Nested, cost
 from nestling.tables import text_table, thousands
@@ -32,7 +32,7 @@ def score_widths(
     *,
     ood: Iterable[Any] | None = None,
     samples: int = 6,
-    likelihood: str = "categorical",
+    likelihood: str | Likelihood | None = None,
     calibrations: Sequence[Calibration | None] | None = None,
     spread: bool = False,
 ) -> list[WidthRow]:
