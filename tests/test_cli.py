@@ -295,7 +295,7 @@ def test_options_of_train_arrive(nestling, noted):
     function = noted(commands, "train")
     words = "train mnist --out runs/a --model lenet_300_100 --hold-out 8 9 --pretrained w.safetensors --order uniform"
     words += " --weights plain --kinds channel bit --where all --exclude stem head --epochs 7 --kappa 0.5"
-    words += " --bits.num-groups 3 --model-options width=0.5"
+    words += " --bits.num-groups 3 --model-options width=0.5 --likelihood categorical"
     words += " --augment crop_flip --resize 48 64"
     words += " --cuts 0.3 1 --patience 4 --optimiser sgd --schedule step --milestones 0.6 --temperature 0.9 0.2"
     assert nestling(*words.split()) == (0, "done\n", "")
@@ -319,7 +319,7 @@ def test_options_of_train_arrive(nestling, noted):
     )
     assert function.given == ("mnist", "lenet_300_100", Path("runs/a"), nesting, recipe)
     named = {"hold_out": (8, 9), "pretrained": Path("w.safetensors"), "device": "auto"}
-    named |= {"augment": "crop_flip", "resize": (48, 64)}
+    named |= {"augment": "crop_flip", "resize": (48, 64), "likelihood": "categorical"}
     assert function.named == named | {"model_options": ("width=0.5",)}
 
 
@@ -327,7 +327,7 @@ def test_train_without_options_is_the_default_recipe(nestling, noted):
     function = noted(commands, "train")
     nestling("train", "digits", "--out", "a")
     assert function.given == ("digits", "mlp", Path("a"), Nesting(), Recipe())
-    named = {"model_options": (), "hold_out": (), "pretrained": None, "device": "auto"}
+    named = {"model_options": (), "hold_out": (), "pretrained": None, "likelihood": None, "device": "auto"}
     assert function.named == named | {"augment": "auto", "resize": ()}
 
 

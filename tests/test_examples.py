@@ -21,6 +21,7 @@ from nestling.training.elbo import elbo_terms
 
 FOLDER = Path(__file__).parent.parent / "examples"
 TRAINERS = {"accelerate_loop": "accelerate", "fabric_loop": "lightning_fabric", "plain_loop": "torch"}
+TRAINERS |= {"regression": "sklearn"}
 IN_TWO = {
     "accelerate_loop": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__],
     "fabric_loop": [__file__, "--devices", "2"],
@@ -77,6 +78,19 @@ def test_an_example_is_short(name):
 def test_a_loop_of_ones_own_trains_a_network():
     with started("plain_loop", FOLDER / "plain_loop.py") as printed:
         check_table(printed(), least=85)
+
+
+def test_numbers_are_answered_in_their_own_unit():
+    with started("regression", FOLDER / "regression.py") as printed:
+        table, answers = printed().split("\n\n")
+    rows = [[float(cell.rstrip("%").replace(",", "")) for cell in line.split()] for line in table.splitlines()[1:]]
+    assert [row[0] for row in rows] == [25, 50, 100]
+    assert all(40 < row[2] < 70 for row in rows)  # the standard deviation of the targets is 77
+    assert all(75 < row[3] < 99 for row in rows)
+    for line in answers.splitlines()[1:]:
+        _, mean, std, low, _, high = line.split()
+        assert 25 < float(low) + 40 < float(mean) < float(high) < 400
+        assert 25 < float(std) < 90
 
 
 @pytest.mark.parametrize("name", IN_TWO)

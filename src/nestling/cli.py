@@ -15,6 +15,7 @@ from nestling.data import AugmentChoice
 from nestling.errors import NestlingError, ProcessError
 from nestling.launch import launched_rank
 from nestling.network import Nesting
+from nestling.prediction import LikelihoodName
 from nestling.pruning import PRUNING, Pruning
 from nestling.search import CostName, Searching
 from nestling.training import Recipe, Stopped
@@ -58,6 +59,7 @@ def train(
     augment: AugmentArg = "auto",
     resize: Resize = (),
     pretrained: Path | None = None,
+    likelihood: LikelihoodName | None = None,
     device: Device = "auto",
     nesting: Annotated[Nesting, arg(name="")] = Nesting(),  # noqa: B008 (frozen)
     recipe: Annotated[Recipe, arg(name="")] = Recipe(),  # noqa: B008 (frozen)
@@ -74,6 +76,8 @@ def train(
         hold_out: Classes to leave out of training, as out-of-distribution data for tests.
         pretrained: Weights to start from, a .safetensors file with the network's tensor names; a last layer that
             was trained for another number of classes is initialised anew.
+        likelihood: What outputs mean: by default categorical for classes, and gaussian for numbers, with noise that is
+            learned and the same for all inputs; with heteroscedastic_gaussian the network says the noise of each.
         device: auto takes a GPU where there is one.
     """
     _show(
@@ -88,6 +92,7 @@ def train(
             augment=augment,
             resize=resize,
             pretrained=pretrained,
+            likelihood=likelihood,
             device=device,
         )
     )
@@ -167,6 +172,7 @@ def prune(
     resize: Resize = (),
     pretrain_epochs: int = 0,
     pretrained: Path | None = None,
+    likelihood: LikelihoodName | None = None,
     device: Device = "auto",
     recipe: Annotated[Recipe, arg(name="")] = PRUNING,
 ) -> None:
@@ -181,6 +187,7 @@ def prune(
         pretrain_epochs: Epochs of plain training before pruning.
         pretrained: Weights to start from, a .safetensors file with the network's tensor names; a last layer that
             was trained for another number of classes is initialised anew.
+        likelihood: What outputs mean, as in `nestling train`.
         device: auto takes a GPU where there is one.
     """
     print(
@@ -195,6 +202,7 @@ def prune(
             model_options=model_options,
             augment=augment,
             resize=resize,
+            likelihood=likelihood,
             device=device,
         )
     )

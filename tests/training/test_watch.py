@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import nestling as nl
 from nestling.errors import DivergenceError
+from nestling.prediction import Gaussian
 from nestling.training import train
 
 STRANGE = 19
@@ -132,7 +133,7 @@ def test_a_loss_that_is_not_finite():
         y[STRANGE] = 1e30
 
     data = TensorDataset(normal(24, 4), normal(24, 3))
-    error = diverged(nested_mlp(), change, data=data, likelihood="gaussian")
+    error = diverged(nested_mlp(), change, data=data, likelihood=Gaussian(center=0.0, scale=1.0))
     assert (error.step, error.place) == (3, "the loss")
     assert "targets" in error.advice
 

@@ -27,10 +27,10 @@ def torch_device(device: Device) -> torch.device:
     return torch.device("cuda", local_rank())
 
 
-def build_network(model: str, loaded: Data, seed: int, given_options: Mapping[str, Any]) -> nn.Module:
+def build_network(model: str, loaded: Data, num_outputs: int, seed: int, given_options: Mapping[str, Any]) -> nn.Module:
     """Build a network that fits the data; an error in the user's code becomes one line."""
     try:
-        options = models.options_for(model, loaded.input_shape, loaded.num_outputs) | dict(given_options)
+        options = models.options_for(model, loaded.input_shape, num_outputs) | dict(given_options)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return models.build(model, **options)

@@ -11,11 +11,11 @@ from nestling.commands.options import BATCH, Device
 from nestling.commands.own_data import say_skipped
 from nestling.data import AugmentChoice
 from nestling.delivery import PROGRAM_FILE, save_small
-from nestling.prediction import evaluate
+from nestling.prediction import ClassScores, LikelihoodName, evaluate
 from nestling.pruning import PRETRAINING, Pruning, save_pruned, to_dense, without_widths
 from nestling.pruning import prune as run_pruning
 from nestling.storage import make_folder
-from nestling.training import Recipe, make_feed
+from nestling.training import Recipe, outputs_for
 
 PRUNED_FILE = "pruned.safetensors"
 
@@ -32,13 +32,15 @@ def prune(
     model_options: Sequence[str] = (),
     augment: AugmentChoice = "auto",
     resize: Sequence[int] = (),
+    likelihood: LikelihoodName | None = None,
     device: Device = "auto",
 ) -> str:
     """Train with Bayesian dropout, extract the rest, score it, and write it."""
     loaded = sets.load(source, seed=recipe.seed, augment=augment, resize=resize or None)
     say_skipped(loaded)
-    network = build_network(model, loaded, recipe.seed, dict(map(option, model_options)))
-    if pretrained is not None and (skipped := load_weights(network, pretrained, loaded.num_outputs)):
+    num_outputs = outputs_for(loaded, likelihood)
+    network = build_network(model, loaded, num_outputs, recipe.seed, dict(map(option, model_options)))
+    if pretrained is not None and (skipped := load_weights(network, pretrained, num_outputs)):
         print(not_taken(pretrained, skipped), flush=True)
     folder = make_folder(out)
     example = torch.zeros(2, *loaded.input_shape, device=torch_device(device))
@@ -50,15 +52,16 @@ def prune(
         recipe=recipe,
         pretrain=PRETRAINING.but(epochs=pretrain_epochs, seed=recipe.seed) if pretrain_epochs else False,
         out=folder,
+        likelihood=likelihood,
     )
-    likelihood = make_feed(loaded, recipe).likelihood or "categorical"
     nested = without_widths(pruned.network, example)
-    scores = evaluate(nested, loaded.batches("test", BATCH), samples=0, likelihood=likelihood)
+    scores = evaluate(nested, loaded.batches("test", BATCH), samples=0, likelihood=pruned.likelihood)
     save_small(
         to_dense(pruned.network).cpu(), ((example.cpu(),), {}), folder, pruned.to_dict() | {"test": scores.to_dict()}
     )
     size = save_pruned(pruned.network, folder / PRUNED_FILE)
-    quality = f"{scores.quality:.2%} of the test data right" if scores.quality > 0 else f"test NLL {scores.nll:.4g}"
+    is_right = isinstance(scores, ClassScores) and scores.iou is None
+    quality = f"{scores.quality:.2%} of the test data right" if is_right else f"test NLL {scores.nll:.4g}"
     return (
         f"{pruned}\n\n{quality}. {folder / PRUNED_FILE} has the weights in {size:,} bytes. "
         f"Run it: torch.export.load('{folder}/{PROGRAM_FILE}').module()"

@@ -9,6 +9,7 @@ from nestling.commands.own_data import data_of
 from nestling.data import Data
 from nestling.delivery import PROGRAM_FILE, Packing, save_small
 from nestling.errors import ArgumentError, RunError
+from nestling.prediction import likelihood_for
 from nestling.processes import connected
 from nestling.reading import Cut, make_cut
 from nestling.report import curve_table, draw_front
@@ -90,9 +91,12 @@ def extract(
     small = run_extract(nested, wanted)
     small_cost = run_cost(nested, wanted, latency=True)
     target = folder / f"small-{small_cost.params}" if out is None else out
+    likelihood = likelihood_for(nested, run.likelihood).settled()
     about = {"cut": wanted.as_dict(), "cost": vars(small_cost), "budget": budget, "score": row and row.score}
+    about |= {"likelihood": likelihood.to_dict()}
     save_small(small, nested.example, target, about, packing)
-    quality = f", {row.score:.2%} on the validation data" if row is not None and 0 <= row.score <= 1 else ""
+    is_share = row is not None and likelihood.targets == "classes" and 0 <= row.score <= 1
+    quality = f", {row.score:.2%} on the validation data" if row is not None and is_share else ""
     sizes = f"{small_cost.params:,} parameters, {small_cost.macs:,} MACs, {small_cost.bytes:,} bytes"
     sizes += f", {small_cost.latency_ms:.3g} ms here"
     return f"{target} has a network of {sizes}{quality}. Run it: torch.export.load('{target}/{PROGRAM_FILE}').module()"

@@ -15,13 +15,14 @@ from nestling.commands.own_data import data_of, say_skipped
 from nestling.data import AugmentChoice, Data
 from nestling.errors import RangeError
 from nestling.network import Nesting, nest
+from nestling.prediction import LikelihoodName
 from nestling.processes import connected
 from nestling.reading import UNIT_KINDS, cut_names, smallest_cut
 from nestling.report import score_widths, widths_table
 from nestling.running import Nested, cost
 from nestling.storage import write_json
 from nestling.tables import thousands
-from nestling.training import Recipe, Run, open_run, prepare_cuts
+from nestling.training import Recipe, Run, open_run, outputs_for, prepare_cuts
 from nestling.training import train as run_training
 
 LITTLE_CUT = 0.9
@@ -40,6 +41,7 @@ def train(
     augment: AugmentChoice = "auto",
     resize: Sequence[int] = (),
     pretrained: Path | None = None,
+    likelihood: LikelihoodName | None = None,
     device: Device = "auto",
 ) -> str:
     """Load, build, nest, train; validation scores are in the log, so the returned text only names the folder."""
@@ -53,8 +55,9 @@ def train(
             augment=augment,
             resize=resize or None,
         )
-        network = build_network(model, loaded, recipe.seed, dict(map(option, model_options)))
-        skipped = [] if pretrained is None else load_weights(network, pretrained, loaded.num_outputs)
+        num_outputs = outputs_for(loaded, likelihood)
+        network = build_network(model, loaded, num_outputs, recipe.seed, dict(map(option, model_options)))
+        skipped = [] if pretrained is None else load_weights(network, pretrained, num_outputs)
         options = nesting.options(pretrained=pretrained is not None)
         nested = nest(network, torch.zeros(2, *loaded.input_shape), **options)
         return loaded, nested.to(torch_device(device)), network.to(torch_device(device)), skipped
@@ -73,10 +76,11 @@ def train(
         if processes.is_first:
             print(_smallest(nested), flush=True)
         starts_from = None if pretrained is None else hashlib.sha256(pretrained.read_bytes()).hexdigest()
-        teaches = pretrained is not None and not skipped and recipe.objective != "elbo" and loaded.task != "regression"
+        teaches = pretrained is not None and not skipped and recipe.objective != "elbo"
+        teaches = teaches and loaded.task != "regression" and likelihood in (None, "categorical")
         tuned = recipe.but(optimiser="sgd") if pretrained is not None and recipe.optimiser == "auto" else recipe
         teacher = network if teaches else None
-        run_training(nested, loaded, tuned, out=out, starts_from=starts_from, teacher=teacher)
+        run_training(nested, loaded, tuned, out=out, likelihood=likelihood, starts_from=starts_from, teacher=teacher)
     trust = " --trust" if ":" in model else ""
     return f"{out} is complete. Next: nestling evaluate {out}{trust}"
 

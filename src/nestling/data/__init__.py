@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nestling.data.options import Augment, AugmentChoice
     from nestling.data.record import Data, Task
     from nestling.data.split import Split
+    from nestling.data.statistics import mean_and_std
 
 __all__ = [
     "Augment",

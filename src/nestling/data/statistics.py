@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 ROWS = 1000
+ROUNDING = 1e-12
+"""A standard deviation of at most this share of the mean is that of a constant, which rounding moves."""
 
 
 def mean_and_std(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -16,7 +18,7 @@ def mean_and_std(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     mean = _total(inputs, axes, lambda rows: rows) / num_values
     centre = mean.view(-1, *(1,) * (inputs.ndim - 2))
     variance = _total(inputs, axes, lambda rows: (rows - centre).square()) / num_values
-    std = torch.where(variance > 0, variance.sqrt() / scale, 1.0)
+    std = torch.where(variance.sqrt() > ROUNDING * mean.abs(), variance.sqrt() / scale, 1.0)
     return tuple((mean / scale).tolist()), tuple(std.tolist())
 
 

@@ -9,14 +9,17 @@ if TYPE_CHECKING:
     from nestling.prediction.calibration import Calibration
     from nestling.prediction.detection import Detection
     from nestling.prediction.evaluate import check_repeatable, evaluate, pairs
+    from nestling.prediction.likelihood import Likelihood
     from nestling.prediction.likelihoods import (
         Bernoulli,
         Categorical,
         Gaussian,
         HeteroscedasticGaussian,
-        Likelihood,
+        likelihood_for,
+        likelihood_from,
         likelihood_named,
     )
+    from nestling.prediction.options import LikelihoodName
     from nestling.prediction.predict import predict
     from nestling.prediction.predictions import ClassPrediction, Prediction, RegressionPrediction
     from nestling.prediction.reliability import Reliability
@@ -40,6 +43,7 @@ __all__ = [
     "SetScores",
     "calibrate",
     "evaluate",
+    "likelihood_from",
     "likelihood_named",
     "predict",
 ]

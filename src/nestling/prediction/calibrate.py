@@ -12,7 +12,8 @@ from nestling.errors import RangeError
 from nestling.prediction.calibration import Calibration
 from nestling.prediction.evaluate import check_repeatable, pairs
 from nestling.prediction.forward_passes import By, CutLike, passes
-from nestling.prediction.likelihoods import Likelihood, likelihood_named
+from nestling.prediction.likelihood import Likelihood
+from nestling.prediction.likelihoods import likelihood_for
 from nestling.processes import ALONE, Processes, current
 
 TEMPERATURES = (0.05, 20.0)
@@ -28,7 +29,7 @@ def calibrate(
     *,
     cut: CutLike | None = None,
     samples: int = 6,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: str | Likelihood | None = None,
     coverage: float | Sequence[float] = 0.9,
     seed: int | None = 0,
     spread: bool = False,
@@ -43,7 +44,7 @@ def calibrate(
     *,
     cut: Sequence[CutLike],
     samples: int = 6,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: str | Likelihood | None = None,
     coverage: float | Sequence[float] = 0.9,
     seed: int | None = 0,
     spread: bool = False,
@@ -57,7 +58,7 @@ def calibrate(
     *,
     cut: CutLike | Sequence[CutLike] | None = None,
     samples: int = 6,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: str | Likelihood | None = None,
     coverage: float | Sequence[float] = 0.9,
     seed: int | None = 0,
     spread: bool = False,
@@ -68,10 +69,10 @@ def calibrate(
     The temperature minimises the negative log-likelihood of the averaged distribution. It is applied to each sample
     before the average. With the temperature, conformal sets contain the true target with probability ``coverage`` or
     more, on average over examples from the loader's distribution. For images the average is over pixels, and the
-    guarantee is approximate, since the pixels of an image are not independent. ``spread`` is as in ``evaluate``,
-    ``by`` as in ``predict``.
+    guarantee is approximate, since the pixels of an image are not independent. ``likelihood``
+    and ``spread`` are as in ``evaluate``, ``by`` as in ``predict``.
     """
-    chosen_likelihood = likelihood_named(likelihood)
+    chosen_likelihood = likelihood_for(model, likelihood)
     coverages = tuple(coverage) if isinstance(coverage, Sequence) else (coverage,)
     for wanted in coverages:
         inner_probability("coverage", wanted)

@@ -9,7 +9,8 @@ from nestling.arguments import count
 from nestling.errors import ArgumentError, DtypeError
 from nestling.prediction.calibration import Calibration
 from nestling.prediction.forward_passes import By, CutLike, passes
-from nestling.prediction.likelihoods import Likelihood, likelihood_named
+from nestling.prediction.likelihood import Likelihood
+from nestling.prediction.likelihoods import likelihood_for
 from nestling.prediction.predictions import NO_THRESHOLDS
 from nestling.prediction.scores import Scores
 from nestling.processes import ALONE, Processes, current
@@ -23,7 +24,7 @@ def evaluate(
     cut: CutLike | None = None,
     samples: int = 6,
     ood: Iterable[Any] | None = None,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: str | Likelihood | None = None,
     calibration: Calibration | None = None,
     num_bins: int = 15,
     seed: int | None = 0,
@@ -40,7 +41,7 @@ def evaluate(
     cut: Sequence[CutLike],
     samples: int = 6,
     ood: Iterable[Any] | None = None,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: str | Likelihood | None = None,
     calibration: Sequence[Calibration | None] | None = None,
     num_bins: int = 15,
     seed: int | None = 0,
@@ -56,7 +57,7 @@ def evaluate(
     cut: CutLike | Sequence[CutLike] | None = None,
     samples: int = 6,
     ood: Iterable[Any] | None = None,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: str | Likelihood | None = None,
     calibration: Calibration | Sequence[Calibration | None] | None = None,
     num_bins: int = 15,
     seed: int | None = 0,
@@ -66,17 +67,18 @@ def evaluate(
     """Score a network over a loader of (inputs, targets), at one cut or at each of a list, which gives a list.
 
     Every score is over the whole data set and of the distribution averaged over ``samples`` weight samples, as in
-    ``predict``. ``ood`` is a loader of out-of-distribution inputs, or of pairs that begin with them; the scores say how
-    well each uncertainty tells them from ``loader``. ``calibration`` is one, or a list with one per cut. ``num_bins``
-    is the number of bins of the reliability curve. With a ``seed`` the samples for a batch depend only on the seed and
-    the batch's number, so that a cut scores the same alone as in a list; torch's random state, which threads share, is
-    not used, except by the loader and the network's own code. None draws from that state.
-    ``spread`` shares the batches among the processes of torch.distributed: each of them must make the call, and each
-    gets the scores over all batches. ``by`` is as in ``predict``.
+    ``predict``. ``likelihood`` is by default the one that the network was trained with, which for numbers answers in
+    the units of the targets; "categorical" for a plain network. ``ood`` is a loader of out-of-distribution inputs, or
+    of pairs that begin with them; the scores say how well each uncertainty tells them from ``loader``. ``calibration``
+    is one, or a list with one per cut. ``num_bins`` is the number of bins of the reliability curve. With a ``seed`` the
+    samples for a batch depend only on the seed and the batch's number, so that a cut scores the same alone as in a
+    list; torch's random state, which threads share, is not used, except by the loader and the network's own code. None
+    draws from that state. ``spread`` shares the batches among the processes of torch.distributed: each of them must
+    make the call, and each gets the scores over all batches. ``by`` is as in ``predict``.
 
     For masks of one or several raters, samples should be joint: nest with ``sampling="shared"`` or ``"each"``.
     """
-    chosen_likelihood = likelihood_named(likelihood)
+    chosen_likelihood = likelihood_for(model, likelihood)
     count("num_bins", num_bins, "how many bins the reliability curve has")
     processes = current() if spread else ALONE
 

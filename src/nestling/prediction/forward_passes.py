@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from nestling.distributions import Sampling, drawn_from, stream
 from nestling.errors import ArgumentError, DtypeError, RangeError
-from nestling.prediction.likelihoods import Likelihood
+from nestling.prediction.likelihood import Likelihood
 from nestling.reading import Cut
 from nestling.running import Nested, Reuse, as_call, in_mode
 from nestling.running.layers import Stochastic, VariationalLayer, carrying_moments, drawing, sampled_as

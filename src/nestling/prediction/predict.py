@@ -11,7 +11,8 @@ from nestling.arguments import count
 from nestling.errors import ArgumentError
 from nestling.prediction.calibration import Calibration
 from nestling.prediction.forward_passes import By, CutLike, passes
-from nestling.prediction.likelihoods import Likelihood, likelihood_named
+from nestling.prediction.likelihood import Likelihood
+from nestling.prediction.likelihoods import likelihood_for
 from nestling.prediction.predictions import NO_THRESHOLDS, Prediction
 from nestling.torch_parts import pytree
 
@@ -22,7 +23,7 @@ def predict(
     *,
     cut: CutLike | None = None,
     samples: int = 6,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: str | Likelihood | None = None,
     keep_samples: bool = False,
     calibration: Calibration | None = None,
     batch_size: int | None = None,
@@ -36,8 +37,10 @@ def predict(
     runs once with its mean weights. If the layers' sampling is ``"shared"`` or ``"each"``, a sample is joint over the
     positions of an example, so that ``prediction.samples`` shows whole masks.
 
-    ``calibration`` brings a temperature and conformal sets. ``batch_size`` limits how many examples run at once; each
-    such batch has its own weight samples. ``seed`` makes them reproducible; None takes torch's random state.
+    ``likelihood`` says what an output means; by default it is the one that the network was trained with, and
+    "categorical" for a plain network. ``calibration`` brings a temperature and conformal sets. ``batch_size`` limits
+    how many examples run at once; each such batch has its own weight samples. ``seed`` makes them reproducible; None
+    takes torch's random state.
 
     ``by`` is one of three:
     ``"draws"``: each weight sample is drawn as the layers' sampling says.
@@ -49,7 +52,7 @@ def predict(
     pixels or numbers). 100 samples of the outputs are averaged. An operation without a rule for moments is named in a
     warning, and runs on ``samples`` samples from there on.
     """
-    chosen_likelihood = likelihood_named(likelihood)
+    chosen_likelihood = likelihood_for(model, likelihood)
     with passes(model, cut, samples, seed, chosen_likelihood, by) as run:
         if calibration is not None:
             calibration.check(chosen_likelihood.name, run.cut)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from nestling.errors import ArgumentError, DtypeError, TraceError
 from nestling.network import nest
-from nestling.prediction import Likelihood
+from nestling.prediction import Likelihood, likelihood_for
 from nestling.pruning.cutting import cut_out, joined, with_folded
 from nestling.pruning.dependent import drop_unused, run_time_network, with_dependence, with_one_reader
 from nestling.pruning.gated import Gates, gated, gates_in, without_widths
@@ -126,6 +126,8 @@ class _Stage:
     out: Path | None
     likelihood: str | Likelihood | None
     quiet: bool
+    learned: list[Likelihood] = field(default_factory=list)
+    """The likelihood after each stage that was trained; the next goes on with it, so that outputs keep their scale."""
 
     def start(self, module: nn.Module, recipe: Recipe | None) -> nn.Module:
         """A copy of the module, trained without gates and noise if there is a recipe."""
@@ -172,7 +174,7 @@ class _Stage:
         run = self._train(without_widths(network, self.example), recipe, f"tune-{pruned.threshold:g}", {})
         tuned = deepcopy(pruned.network)  # its zeros are not frozen
         tuned.load_state_dict(run.nested.module.state_dict())
-        return replace(pruned, network=tuned, log=[*pruned.log, *run.log])
+        return replace(pruned, network=tuned, likelihood=self.learned[-1], log=[*pruned.log, *run.log])
 
     def _train(
         self,
@@ -185,16 +187,18 @@ class _Stage:
         nested.made_with = {"stage": name, **about}
         start = tensors_digest(nested.module.state_dict().values())
         folder = None if self.out is None else self.out / name
-        return train(
+        run = train(
             nested,
             self.data,
             recipe,
             out=folder,
-            likelihood=self.likelihood,
+            likelihood=self.learned[-1] if self.learned else self.likelihood,
             starts_from=start,
             figures=figures,
             quiet=self.quiet,
         )
+        self.learned.append(likelihood_for(nested, run.likelihood))
+        return run
 
 
 def _prune_weights(
@@ -231,6 +235,7 @@ def _prune_weights(
         kept,
         reasons,
         uncertain=sparse.extracted(full_cut(sparse.groups), uncertainty=True),
+        likelihood=stage.learned[-1],
         log=log,
         folder=stage.out,
     )
@@ -299,6 +304,7 @@ def _extracted(
         kept,
         reasons,
         uncertain=uncertain,
+        likelihood=stage.learned[-1],
         log=log,
         folder=stage.out,
     )

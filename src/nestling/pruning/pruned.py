@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from nestling.prediction import Likelihood
 from nestling.running import Cost, Nested
 from nestling.tables import text_table
 
@@ -32,7 +33,8 @@ class Pruned:
     ``before`` and ``after`` are the costs of the original and of the pruned network. ``trained`` is the network with
     its gates or posteriors after training, ``kept`` the flags of what the threshold keeps of each layer, ``left`` the
     reasons why other groups could not be pruned. ``uncertain`` is the pruned network with the noise of its weights or
-    units, for ``predict`` and ``evaluate`` (None for dependent_beta_bernoulli).
+    units, for ``predict`` and ``evaluate`` (None for dependent_beta_bernoulli). ``likelihood`` is the one it was
+    trained with, to be passed to them with ``network`` or ``uncertain``.
     """
 
     network: nn.Module
@@ -46,6 +48,7 @@ class Pruned:
     kept: Mapping[str, Tensor] = field(repr=False)
     left: Mapping[str, str] = field(default_factory=dict)
     uncertain: nn.Module | None = field(default=None, repr=False)
+    likelihood: Likelihood | None = field(default=None, repr=False)
     log: Sequence[dict[str, Any]] = field(default=(), repr=False)
     folder: Path | None = None
 
@@ -68,6 +71,7 @@ class Pruned:
             "before": vars(self.before),
             "after": vars(self.after),
             "left": dict(self.left),
+            "likelihood": None if self.likelihood is None else self.likelihood.settled().to_dict(),
         }
 
     def __repr__(self) -> str:

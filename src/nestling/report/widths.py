@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nestling.prediction import Calibration, Scores, evaluate
+from nestling.prediction import Calibration, Likelihood, Scores, evaluate
 from nestling.reading import Cut, cut_names, full_cut
 from nestling.running import Cost, Nested, cost
 from nestling.tables import percent, text_table, thousands
@@ -36,7 +36,7 @@ def score_widths(
     *,
     ood: Iterable[Any] | None = None,
     samples: int = 6,
-    likelihood: str = "categorical",
+    likelihood: str | Likelihood | None = None,
     calibrations: Sequence[Calibration] = (),
     spread: bool = False,
 ) -> list[WidthRow]:

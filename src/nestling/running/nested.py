@@ -35,8 +35,9 @@ class Nested(Moving):
     network. In eval mode a call runs at the current cut: the whole network, except inside ``at``.
     The current cut belongs to a thread or asyncio task, and in eval mode a call writes nothing on the network. So
     several threads may use one network at once, each at its own cut. Train mode is for one thread.
-    ``statistics`` has the statistics of batch norms, by cut. ``made_with`` has the options of ``nest``, or None if they
-    contain code.
+    ``statistics`` has the statistics of batch norms, by cut. ``likelihood`` says what an output means in ``predict``,
+    ``evaluate``, ``search`` and ``elbo``: ``train`` sets it, and its parameters are learned and saved with the network.
+    ``made_with`` has the options of ``nest``, or None if they contain code.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Nested(Moving):
         self.rescale = rescale
         self.statistics: dict[Cut, dict[str, Tensor]] = {}
         self.made_with: dict[str, Any] | None = None
+        self.likelihood: nn.Module | None = None
         self._orders = nn.ModuleList(orders.values())
         self._names = tuple(orders)
         self._runner = runner

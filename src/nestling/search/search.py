@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from nestling.arguments import count, inner_probability
 from nestling.errors import ArgumentError, DtypeError, RangeError
-from nestling.prediction import Likelihood, check_repeatable, evaluate, likelihood_named
+from nestling.prediction import Likelihood, check_repeatable, evaluate, likelihood_for
 from nestling.processes import ALONE, Processes, current
 from nestling.reading import Cut
 from nestling.running import Nested, norms_with_statistics, recalibrate
@@ -30,7 +30,7 @@ def search(
     cost: str | UserCost = "macs",
     *,
     strategy: str = "dynamic",
-    likelihood: str | Likelihood = "categorical",
+    likelihood: str | Likelihood | None = None,
     recalibration: Iterable[Any] | None = None,
     num_points: int = 24,
     num_kept: int = 3,
@@ -52,14 +52,15 @@ def search(
     has its norms recalibrated on ``recalibration`` (default: the loader), is scored again, and has the costs of the
     network that ``extract`` gives.
 
-    With ``out`` the scores are kept in a folder, and the same call made again goes on from there.
+    ``likelihood`` is by default the one that the network was trained with. With ``out`` the scores are kept in a
+    folder, and the same call made again goes on from there.
     ``spread`` shares the cuts among the processes of torch.distributed, each of which must make the call.
     """
     strategy_name = cast(StrategyName, strategy)  # or one that was registered from outside
     options = Searching(strategy_name, num_points, num_kept, num_candidates, window, num_trajectories, seed)
     _check(nested, options)
     check_repeatable(loader, "loader", 2)
-    likelihood = likelihood_named(likelihood)
+    likelihood = likelihood_for(nested, likelihood)
     processes = current() if spread else ALONE
     costs = Costs(nested, cost)
     space = Space(nested.groups, costs)

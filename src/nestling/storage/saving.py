@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from nestling import models
 from nestling.errors import NestlingError, RunError, TraceError
 from nestling.models import Source, source_of
+from nestling.prediction import Likelihood, likelihood_from
 from nestling.reading import Cut, make_cut
 from nestling.running import Nested
 from nestling.storage.files import bytes_of, digest, read_tensors, write_json, write_tensors
@@ -101,11 +102,30 @@ def packed(nested: Nested) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors[f"example.{number}"] = leaf
     for number, statistics in enumerate(nested.statistics.values()):
         tensors |= {f"statistics.{number}.{name}": tensor for name, tensor in statistics.items()}
-    return _without_sharing(tensors), {"cuts": [cut.as_dict() for cut in nested.statistics]}
+    likelihood = nested.likelihood.to_dict() if isinstance(nested.likelihood, Likelihood) else None
+    return _without_sharing(tensors), {"cuts": [cut.as_dict() for cut in nested.statistics], "likelihood": likelihood}
 
 
 def unpack(nested: Nested, tensors: Mapping[str, Tensor], record: Mapping[str, Any], path: Path) -> None:
     """Put the tensors that ``packed`` returned into a nested network: all of them, or none after an error."""
+    before, nested.likelihood = nested.likelihood, _likelihood_in(record, nested, tensors)
+    try:
+        _put(nested, tensors, record, path)
+    except Exception:
+        nested.likelihood = before
+        raise
+
+
+def _likelihood_in(record: Mapping[str, Any], nested: Nested, tensors: Mapping[str, Tensor]) -> nn.Module | None:
+    """The saved likelihood: the network's own, whose parameters an optimiser may hold, if it is of the same kind."""
+    own, saved = nested.likelihood, record.get("likelihood")
+    if saved is None or (isinstance(own, Likelihood) and own.is_like(saved)):
+        return own if saved is not None else None
+    device = next((tensor.device for tensor in nested.tensors().values()), None)
+    return likelihood_from(saved).to(device, _dtype_of(tensors))
+
+
+def _put(nested: Nested, tensors: Mapping[str, Tensor], record: Mapping[str, Any], path: Path) -> None:
     state = nested.state_dict()
     saved = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
     if state.keys() != saved.keys():
@@ -231,7 +251,8 @@ def _filled(example: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[
 
 def _dtype_of(tensors: Mapping[str, Tensor]) -> torch.dtype | None:
     """The precision of a saved network, or None if its tensors differ."""
-    dtypes = {t.dtype for name, t in tensors.items() if name.startswith("network.") and t.is_floating_point()}
+    own = (t for n, t in tensors.items() if n.startswith("network.") and not n.startswith("network.likelihood."))
+    dtypes = {tensor.dtype for tensor in own if tensor.is_floating_point()}
     return dtypes.pop() if len(dtypes) == 1 else None
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from nestling.training.progress import Progress
     from nestling.training.recipe import Recipe, WeightKL
     from nestling.training.run import RECIPE_FILE, Run, open_run
-    from nestling.training.run_batches import make_feed, training_fingerprint
+    from nestling.training.run_batches import make_feed, outputs_for, training_fingerprint
     from nestling.training.stopping import Stopped, Stopping
     from nestling.training.terms import Terms
     from nestling.training.train import keep_statistics, make_statistics, prepare_cuts, train

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nestling.arguments import count
 from nestling.errors import DtypeError
-from nestling.prediction import Likelihood, likelihood_named
+from nestling.prediction import Likelihood, likelihood_for
 from nestling.running import Nested
 from nestling.training.bound import bound_terms
 from nestling.training.objectives import check_objective, whole_batch_terms
@@ -41,7 +41,7 @@ def elbo_terms(
     batch: Sequence[Any],
     *,
     dataset_size: int,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: str | Likelihood | None = None,
     teacher: nn.Module | None = None,
     generator: torch.Generator | None = None,
     recipe: Recipe | None = None,
@@ -53,7 +53,9 @@ def elbo_terms(
         nested: What ``nest`` gives, in train mode.
         batch: A pair (inputs, targets).
         dataset_size: Number of training examples.
-        likelihood: What an output means: "categorical", "bernoulli", "gaussian" or "heteroscedastic".
+        likelihood: What an output means: "categorical", "bernoulli", "gaussian" or "heteroscedastic_gaussian", or a
+            ``Likelihood``. By default ``nested.likelihood``, and "categorical" where that is None. For targets in
+            their own units set ``nested.likelihood = nl.prediction.Gaussian().fitted(targets)`` before the loop.
         teacher: A trained network whose predictions all widths learn from; by default the full width teaches.
         generator: Draws the widths; the noise of the weights is always torch's own. Processes that average their
             gradients must draw the same widths: give each a generator with the same seed.
@@ -71,7 +73,7 @@ def elbo_terms(
     count("dataset_size", dataset_size, "how many examples the training set has")
     recipe = Recipe.from_dict((recipe or Recipe()).to_dict() | changes) if changes else recipe or Recipe()
     recipe = recipe.settled(has_teacher=teacher is not None)
-    model = likelihood_named(likelihood)
+    model = likelihood_for(nested, likelihood)
     check_objective(recipe.objective, model, teacher)
     inputs, targets = pair_of(batch)
     scale = largest_kappa(recipe, nested, dataset_size) / (dataset_size * model.elements(targets))

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from nestling.errors import ArgumentError, NestlingError, RunError
-from nestling.prediction import Calibration, likelihood_named
+from nestling.prediction import Calibration, likelihood_for
 from nestling.reading import Cut, make_cut
 from nestling.running import Nested
 from nestling.storage import WEIGHTS_FILE, digest, loaded, parsed, read_bytes, read_json, read_tensors, weights_digest
@@ -54,7 +54,7 @@ def open_run(folder: str | PathLike[str], module: nn.Module | None = None, *, tr
         raise RunError(place / RECIPE_FILE, "does not say what data the run was trained on", "Restore it from a copy.")
     try:
         recipe = Recipe.from_dict(saved.get("recipe"))
-        likelihood_named(about["likelihood"])
+        nested.likelihood = likelihood_for(nested, about["likelihood"])
     except ArgumentError as error:
         raise RunError(place / RECIPE_FILE, f"has a recipe that can't be used ({error})", "Restore it.") from None
     return Run(nested, recipe, about["likelihood"], read_log(place, identity_of(saved)), calibrations, about, place)

@@ -2,34 +2,46 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sized
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from nestling import data
 from nestling.data import Batches, Data, DatasetBatches, Grader
 from nestling.errors import ArgumentError, RangeError
+from nestling.prediction import Likelihood, likelihood_for, likelihood_named
 from nestling.processes import ALONE, Processes
+from nestling.running import Nested
 from nestling.storage import tensors_digest
 from nestling.training.recipe import Recipe
+from nestling.training.terms import pair_of
 
 LIKELIHOODS = {"classification": "categorical", "segmentation": "categorical", "regression": "gaussian"}
+MOST_EXAMPLES, MOST_NUMBERS = 10_000, 10_000_000
+"""The scale of targets that loaders give is that of the first so many of an epoch."""
 _EVALUATION_BATCH = 500
 
 
 @dataclass(frozen=True)
 class Feed:
-    """The batches of a run; ``likelihood`` is the default for the data, ``about`` its record in the run folder."""
+    """The batches of a run; ``likelihood`` is the default for the data, ``about`` its record in the run folder.
+
+    ``targets`` gives the targets of training examples: all of a data set in memory, else those of the first batches.
+    """
 
     train: Batches | DatasetBatches
     validation: Iterable[Any]
     recalibration: Iterable[Any]
     likelihood: str | None
     about: dict[str, Any]
+    targets: Callable[[], Tensor]
 
 
 def make_feed(source: object, recipe: Recipe, processes: Processes = ALONE) -> Feed:
@@ -62,7 +74,8 @@ def _whole_feed(source: object, recipe: Recipe) -> Feed:
             "num_examples": batches.dataset_size,
             "fingerprint": [_fingerprint(loader.dataset) for loader in (train, validation)],
         }
-        return Feed(batches, validation, _Repeated(batches, recipe.recalibration_batches), None, about)
+        recalibration = _Repeated(batches, recipe.recalibration_batches)
+        return Feed(batches, validation, recalibration, None, about, partial(_first_targets, batches))
     given = f"a {type(source).__name__}"
     needed = "a data set's name, a path, Data, or a pair (train, validation) of DataLoaders or Datasets"
     raise ArgumentError("data", given, needed, "nestling data lists the names.")
@@ -94,12 +107,48 @@ def _from_data(source: Data, recipe: Recipe) -> Feed:
         _Repeated(recalibration, math.ceil(recipe.recalibration_batches * size / recalibration.batch_size)),
         LIKELIHOODS[source.task],
         about,
+        lambda: source.split("train").targets,
     )
 
 
 def _name_of(function: Callable[..., Any]) -> str:
     """The name of a user's function, so that a folder can tell runs with different ones apart."""
     return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def chosen_likelihood(feed: Feed, nested: Nested, given: str | Likelihood | None) -> Likelihood:
+    """The likelihood of a run: the one given, or the network's own, or the data's; one of the caller's is copied."""
+    chosen = likelihood_for(nested, given or (feed.likelihood if nested.likelihood is None else None))
+    if feed.likelihood is not None:
+        _check_likelihood(feed.likelihood, chosen)
+    return chosen if chosen is nested.likelihood else deepcopy(chosen)
+
+
+def outputs_for(source: Data, likelihood: str | None) -> int:
+    """How many outputs a network needs to learn this data with a likelihood, by default the data's own."""
+    default = LIKELIHOODS[source.task]
+    chosen = likelihood_named(likelihood or default)
+    _check_likelihood(default, chosen)
+    return chosen.outputs_for(source.num_outputs)
+
+
+def _check_likelihood(default: str, chosen: Likelihood) -> None:
+    """Raise if a likelihood of numbers is chosen for data with classes, or the other way round."""
+    needed = likelihood_named(default).targets
+    if chosen.targets != needed:
+        given = f"{chosen.name!r}, which is for {chosen.targets}"
+        advice = "In a file of yours whole numbers are classes, and floats are numbers."
+        raise ArgumentError("likelihood", given, f"one for {needed}, as {default!r} is", advice)
+
+
+def _first_targets(batches: DatasetBatches) -> Tensor:
+    """The targets of the first batches of epoch 0."""
+    found: list[Tensor] = []
+    for batch in batches:
+        found.append(pair_of(batch)[1].detach().cpu())
+        if sum(map(len, found)) >= MOST_EXAMPLES or sum(t.numel() for t in found) >= MOST_NUMBERS:
+            break
+    return torch.cat(found)
 
 
 def training_fingerprint(source: Data) -> str:

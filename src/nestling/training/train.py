@@ -13,7 +13,7 @@ from torch import nn
 
 from nestling.data import Data
 from nestling.errors import DtypeError
-from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_named
+from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_for
 from nestling.processes import ALONE, Processes, connected
 from nestling.reading import Cut, make_cut
 from nestling.running import Nested, norms_with_statistics, recalibrate
@@ -21,9 +21,10 @@ from nestling.storage import tensors_digest
 from nestling.training.folder import RunFolder, add_cuts
 from nestling.training.kept_state import Keeper, Memory
 from nestling.training.loop import Figures, Loop
+from nestling.training.objectives import check_objective
 from nestling.training.recipe import Recipe
 from nestling.training.run import Run, read_calibrations
-from nestling.training.run_batches import Feed, make_feed
+from nestling.training.run_batches import Feed, chosen_likelihood, make_feed
 from nestling.training.stopping import Stopping
 
 COVERAGES = (0.8, 0.9, 0.95, 0.99)
@@ -46,7 +47,10 @@ def train(
 
     ``data`` is a data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. With
     ``out`` the run is a folder: the same call made again resumes a run that was stopped, and reads back a complete one.
-    ``likelihood`` by default depends on the data set, and is categorical for loaders.
+    ``likelihood`` says what an output means; by default it is the network's own (``nested.likelihood``), else the one
+    for the data set, and categorical for loaders. For numbers the network learns targets that are standardised by their
+    mean and standard deviation in the training data (for loaders in the first 10,000 examples, or as you pass with
+    ``nl.prediction.Gaussian().fitted(targets)``); log, scores and predictions are in the targets' own units.
     ``teacher`` is a trained network; all widths learn from its predictions as well as from the labels. To fine-tune a
     trained network, pass the network as it was before ``nest`` (the recipe's auto choices follow).
     ``starts_from`` names the initial weights, so that the folder can tell runs with different ones apart. ``figures``
@@ -60,27 +64,32 @@ def train(
     recipe = recipe or Recipe()
     with connected() as processes, Stopping().watching() as stopping:
         feed = processes.agree(lambda: make_feed(data, recipe, processes))
-        chosen_likelihood = likelihood_named(likelihood or feed.likelihood or "categorical")
-        about = feed.about | {"likelihood": chosen_likelihood.name, "starts_from": starts_from}
+        chosen = processes.agree(lambda: chosen_likelihood(feed, nested, likelihood))
+        check_objective(recipe.objective, chosen, teacher)
+        if chosen.needs_targets:
+            chosen = processes.agree(lambda: chosen.fitted(feed.targets()))
+        nested.likelihood = chosen.to(next((t.device for t in nested.tensors().values()), None))
+        about = feed.about | {"likelihood": chosen.name, "starts_from": starts_from}
         about |= {} if teacher is None else {"teacher": tensors_digest(teacher.state_dict().values())}
         place = None if out is None else Path(out)
         with processes.agree(lambda: _keeper(place, nested, recipe, about, processes)) as keeper:
             loop = Loop(
-                *(nested, feed, recipe, chosen_likelihood, keeper),
+                *(nested, feed, recipe, chosen, keeper),
                 processes=processes,
                 stopping=stopping,
                 figures=figures,
                 teacher=teacher,
             )
             state = loop.run(quiet=quiet)
+            nested.likelihood = likelihood_for(nested, chosen.name)  # a finished run's folder brings one
             if state.finished and place is not None:
                 calibrations = _saved_calibrations(place, processes)
             else:
                 spread = processes.count > 1
-                calibrations = _fit_calibrations(nested, feed.validation, recipe, chosen_likelihood, spread=spread)
+                calibrations = _fit_calibrations(nested, feed.validation, recipe, spread=spread)
                 if processes.is_first:
                     keeper.finish(state, calibrations)
-    return Run(nested, recipe, chosen_likelihood.name, keeper.lines, calibrations, about, place)
+    return Run(nested, recipe, chosen.name, keeper.lines, calibrations, about, place)
 
 
 def _keeper(place: Path | None, nested: Nested, recipe: Recipe, about: dict[str, Any], processes: Processes) -> Keeper:
@@ -99,9 +108,8 @@ def prepare_cuts(run: Run, cuts: Sequence[float], source: Data, processes: Proce
         return run
     feed = make_feed(source, run.recipe)
     make_statistics(run, new, feed, spread=spread)
-    likelihood = likelihood_named(run.likelihood)
     recipe = run.recipe.but(cuts=tuple(missing))
-    fitted = [*run.calibrations, *_fit_calibrations(run.nested, feed.validation, recipe, likelihood, spread=spread)]
+    fitted = [*run.calibrations, *_fit_calibrations(run.nested, feed.validation, recipe, spread=spread)]
     if run.folder is not None and processes.is_first:
         add_cuts(run.folder, run.nested, fitted)
     return replace(run, calibrations=fitted)
@@ -130,7 +138,7 @@ def _saved_calibrations(place: Path, processes: Processes) -> list[Calibration]:
 
 
 def _fit_calibrations(
-    nested: Nested, validation: Iterable[Any], recipe: Recipe, likelihood: Likelihood, *, spread: bool = False
+    nested: Nested, validation: Iterable[Any], recipe: Recipe, *, spread: bool = False
 ) -> list[Calibration]:
     """One calibration per cut, at every coverage for which the validation data has enough examples."""
     with torch.random.fork_rng(devices=[]):  # a loader draws a seed whenever an iteration begins
@@ -141,7 +149,6 @@ def _fit_calibrations(
             validation,
             cut=sorted(set(recipe.cuts)),
             samples=recipe.samples,
-            likelihood=likelihood,
             coverage=coverage,
             spread=spread,
         )

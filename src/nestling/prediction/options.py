@@ -1,0 +1,5 @@
+"""The names of likelihoods; imports no torch."""
+
+from typing import Literal
+
+LikelihoodName = Literal["categorical", "bernoulli", "gaussian", "heteroscedastic_gaussian"]
