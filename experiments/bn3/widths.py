@@ -60,7 +60,6 @@ METHODS = {
     "alone_bayesian": Method({"weights": "ivon", "order": "full"}, {"cuts": (1.0,)}),
     "nested_plain": Method(PLAIN, epochs=1.35),
     "nested_plain_uniform": Method(PLAIN | {"order": "uniform"}, epochs=1.35),
-    "nested_plain_private": Method(PLAIN | {"private": (0.25, 0.5, 0.75)}, epochs=1.35),
     "nested": Method({"weights": "ivon"}, epochs=1.35),
     "nested_log_uniform": Method({"weights": "gaussian"}, {"kappa": 0.001}, epochs=1.2),
     "fn3": Method(
