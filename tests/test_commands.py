@@ -614,6 +614,16 @@ def test_a_searched_cut_is_one_network_everywhere(place, with_norms, tmp_path):
         assert torch.allclose(small(x), nested(x), atol=1e-5)
 
 
+def test_a_run_searched_in_python_is_saved_with_its_statistics(place, with_norms, tmp_path):
+    run = nl.open_run(shutil.copytree(with_norms[0], tmp_path / "run"))
+    data = nl.data.load(place / "classes.npz")
+    curve = nl.search(run.nested, data.batches("validation", 500), "macs", num_points=3)
+    nl.save(run.nested, run.folder)
+    again = nl.open_run(run.folder)
+    assert {row.cut for row in curve.rows} <= set(again.nested.statistics)
+    assert len(again.calibrations) == len(run.calibrations)
+
+
 def test_a_run_keeps_the_statistics_of_its_last_curve_alone(with_norms, tmp_path):
     run = shutil.copytree(with_norms[0], tmp_path / "run")
     size = (run / "model.safetensors").stat().st_size

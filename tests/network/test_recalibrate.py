@@ -186,3 +186,51 @@ def test_a_norm_without_statistics_stays_as_it_is_in_a_network_that_runs_as_a_gr
     module.blocks = module.blocks[:2]
     with nested.at({nested.groups.free[0].name: 2}):
         torch.testing.assert_close(nested(x), module(x))
+
+
+@pytest.fixture
+def trained(network, batches):
+    """A network whose norms have been trained, nested."""
+    network.train()
+    for x in batches:
+        network(x)
+    return nl.nest(network.eval(), batches[0], weights=None, num_always=1)
+
+
+def by_at(nested, x):
+    with torch.no_grad(), nested.at(0.5):
+        nested(x)
+
+
+def by_predict(nested, x):
+    nl.predict(nested, x, cut=0.5)
+
+
+def by_extract(nested, _):
+    nl.extract(nested.train(), 0.5)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("use", [by_at, by_predict, by_extract])
+def test_a_cut_without_statistics_is_warned_of_once(trained, batches, use):
+    with pytest.warns(UserWarning, match=r"7 of 14 blocks has no batch-norm statistics.*nl\.recalibrate"):
+        use(trained, batches[0])
+    use(trained, batches[0])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("use", [by_at, by_predict, by_extract])
+def test_a_cut_with_statistics_is_not_warned_of(trained, batches, use):
+    nl.recalibrate(trained, batches, 0.5)
+    use(trained, batches[0])
+
+
+@pytest.mark.filterwarnings("error")
+def test_neither_the_whole_network_nor_training_nor_untrained_norms_are_warned_of(trained, network, batches):
+    with trained.at(1.0):
+        trained(batches[0])
+    with trained.train().at(0.5):
+        trained(batches[0])
+    for norm in (network[1], network[5]):
+        norm.reset_running_stats()
+    by_at(nl.nest(network, batches[0], weights=None, num_always=1).eval(), batches[0])

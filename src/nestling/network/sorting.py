@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from nestling.errors import ArgumentError, NonFiniteError, ShapeError
 from nestling.network.check import CutCheck, scratch
 from nestling.reading import Group, Groups, Holders
-from nestling.running import ModuleRunner, gap, in_mode
+from nestling.running import ModuleRunner, gap, in_mode, were_trained
 from nestling.torch_parts import pytree
 
 Sort = Literal["auto", "norm", "taylor", "none"]
@@ -38,8 +38,7 @@ def chosen_sort(sort: Sort, module: nn.Module) -> Sort:
     """What "auto" means for a network: "norm" if one of its batch norms has been trained on a batch, else "none"."""
     if sort != "auto":
         return sort
-    counts = (count for name, count in module.named_buffers() if name.endswith("num_batches_tracked"))
-    return "norm" if any(bool(count > 0) for count in counts) else "none"
+    return "norm" if were_trained(module) else "none"
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nestling.running.known_results import Reuse
     from nestling.running.modes import called_with, in_mode
     from nestling.running.nested import Nested, as_call
-    from nestling.running.norms import norms_with_statistics
+    from nestling.running.norms import norms_with_statistics, were_trained
     from nestling.running.packed_bits import num_bytes, pack, unpack
     from nestling.running.quantiser import NUM_PAIRS, check_num_pairs, codes, dequantise
     from nestling.running.recalibrate import recalibrate

@@ -6,6 +6,7 @@ from torch import nn
 
 from nestling.reading import Cut, make_cut
 from nestling.running.agreement import check_same
+from nestling.running.modes import in_mode
 from nestling.running.nested import Nested
 
 
@@ -17,6 +18,6 @@ def extract(nested: Nested, cut: float | Mapping[str, int] | Cut, *, uncertainty
     """
     wanted = make_cut(nested.groups, cut)
     small = nested.extracted(wanted, uncertainty=uncertainty)
-    with nested.at(wanted):
+    with in_mode(nested, training=False), nested.at(wanted):
         check_same(nested, small, [nested.example], "extracted")
     return small

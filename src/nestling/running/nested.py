@@ -1,6 +1,7 @@
 """A network whose widths can be chosen while it runs."""
 
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -17,6 +18,7 @@ from nestling.reading import Bits, Cut, Groups, Plan, full_cut, make_cut
 from nestling.running.bits import Levels, Quantised
 from nestling.running.layers import VariationalLayer, drawing, mean_name, plain_name
 from nestling.running.modes import in_mode
+from nestling.running.norms import were_trained
 from nestling.running.norms_of_cuts import PrivateNorms
 from nestling.running.runner import REMEMBERED_CUTS, BoundNetwork, Runner
 from nestling.running.slicing import Scaler, Slicer
@@ -69,6 +71,7 @@ class Nested(Moving):
         self.private = PrivateNorms(module, [make_cut(groups, cut) for cut in private], self.sliced_at)
         self._layers = {path: layer for path, layer in module.named_modules() if isinstance(layer, VariationalLayer)}
         self.drawn: Cut | None = None
+        self._has_warned = False
         self._prepared_cuts: dict[Cut, _PreparedCut] = {}
         self._cuts: dict[object, Cut] = {}
 
@@ -89,9 +92,25 @@ class Nested(Moving):
 
         Without gradients the smaller tensors of the last few cuts are kept, as dense copies, until a tensor of the
         network is written to (writes through ``.data`` are not noticed) or its train or eval mode is set.
+        In eval mode a cut without batch-norm statistics of its own is warned of, once per network: ``recalibrate`` it.
         """
-        with self._running(_RunsAt(self._prepared_at(self._checked(cut)))):
+        wanted = self._checked(cut)
+        if not (self.training or self._has_warned or wanted in self.statistics):
+            self._warn_of_statistics(wanted)
+        with self._running(_RunsAt(self._prepared_at(wanted))):
             yield self
+
+    def _warn_of_statistics(self, cut: Cut) -> None:
+        """Warn that a smaller cut runs with the statistics of the whole network's norms, if these were trained."""
+        whole = full_cut(self.groups)
+        if cut != whole and were_trained(self.module):
+            self._has_warned = True
+            warnings.warn(
+                f"the cut that keeps {cut.num_blocks} of {whole.num_blocks} blocks has no batch-norm statistics of its "
+                "own, and those of the whole network can make it useless. Call nl.recalibrate(nested, loader, cut) "
+                "with a few batches of training data first. (This is said once per network.)",
+                stacklevel=4,
+            )
 
     @contextmanager
     def shared_at(self, cut: float | Mapping[str, int] | Cut) -> Iterator["Nested"]:

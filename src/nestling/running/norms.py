@@ -10,6 +10,12 @@ def batch_norms(module: nn.Module) -> dict[str, BatchNorm]:
     return {path: norm for path, norm in module.named_modules() if isinstance(norm, BatchNorm)}
 
 
+def were_trained(module: nn.Module) -> bool:
+    """Whether some batch norm has been trained on a batch."""
+    counts = (count for name, count in module.named_buffers() if name.endswith("num_batches_tracked"))
+    return any(bool(count > 0) for count in counts)
+
+
 def norms_with_statistics(module: nn.Module) -> dict[str, BatchNorm]:
     """Every batch norm that keeps running statistics, which belong to a cut."""
     return {path: norm for path, norm in batch_norms(module).items() if norm.running_mean is not None}

@@ -32,14 +32,25 @@ def save(nested: Nested, folder: str | PathLike[str], *, notes: Mapping[str, Any
     """Write a nested network to a folder: how it was built, all that ``nest`` decided, its weights and statistics.
 
     Everything is in ``model.safetensors``, so that files can't disagree; ``groups.json`` is a copy of the groups for
-    people and other programs. ``notes`` are stored with the weights, such as the epoch they are from.
+    people and other programs. ``notes`` are stored with the weights, such as the epoch they are from. By default they
+    are those in the folder, if it holds the same weights: so statistics can be added to a run.
     """
     place = make_folder(folder)
     tensors, record = packed(nested)
+    notes = _notes_at(place / WEIGHTS_FILE, tensors) if notes is None else notes
     structure, more = structure_of(nested)
     record |= {"network": describe(nested), "notes": dict(notes or {})} | structure
     write_json(place / GROUPS_FILE, {"groups": structure["groups"]})
     write_tensors(place / WEIGHTS_FILE, tensors | more, record)
+
+
+def _notes_at(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The notes in a file that has the same weights; none if there is no such file."""
+    try:
+        saved, record = read_tensors(path)
+    except RunError:
+        return {}
+    return dict(record.get("notes", {})) if weights_digest(saved) == weights_digest(tensors) else {}
 
 
 def load(folder: str | PathLike[str], module: nn.Module | None = None, *, trust: bool = False) -> Nested:
