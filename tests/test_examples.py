@@ -10,10 +10,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import tyro
+from PIL import Image
 from safetensors.torch import load_file, save_file
+from sklearn.datasets import load_digits
 
 import nestling as nl
 from effort import SOAK
@@ -21,7 +24,7 @@ from nestling.training.elbo import elbo_terms
 
 FOLDER = Path(__file__).parent.parent / "examples"
 TRAINERS = {"accelerate_loop": "accelerate", "fabric_loop": "lightning_fabric", "plain_loop": "torch"}
-TRAINERS |= {"regression": "sklearn"}
+NEEDS = {**TRAINERS, "own_images": "torch", "regression": "sklearn"}
 IN_TWO = {
     "accelerate_loop": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__],
     "fabric_loop": [__file__, "--devices", "2"],
@@ -34,8 +37,8 @@ WATCHED_EPOCHS = 3
 @contextmanager
 def started(name, *command, **variables):
     """A process that begins at once, and in the block a function that waits for it and gives what it printed."""
-    if find_spec(TRAINERS[name]) is None:
-        pytest.skip(f"{TRAINERS[name]} is not installed")
+    if find_spec(NEEDS[name]) is None:
+        pytest.skip(f"{NEEDS[name]} is not installed")
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
     kept = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, *command], env=environment, start_new_session=True, **kept) as process:
@@ -67,10 +70,10 @@ def check_table(output, least):
 
 
 def test_every_example_is_known_here():
-    assert {path.stem for path in FOLDER.glob("*.py")} == TRAINERS.keys()
+    assert {path.stem for path in FOLDER.glob("*.py")} == NEEDS.keys()
 
 
-@pytest.mark.parametrize("name", TRAINERS)
+@pytest.mark.parametrize("name", NEEDS)
 def test_an_example_is_short(name):
     assert len((FOLDER / f"{name}.py").read_text().splitlines()) <= 60
 
@@ -91,6 +94,29 @@ def test_numbers_are_answered_in_their_own_unit():
         _, mean, std, low, _, high = line.split()
         assert 25 < float(low) + 40 < float(mean) < float(high) < 400
         assert 25 < float(std) < 90
+
+
+def test_an_own_cnn_and_image_folder_become_a_file(tmp_path):
+    """Digits 0 to 3 as a user's images: of sizes that differ, and beside a file that is none."""
+    digits = load_digits()
+    for number in np.flatnonzero(digits.target < 4):
+        image = Image.fromarray((digits.images[number] * 15.9).astype(np.uint8))
+        path = tmp_path / "images" / f"digit {digits.target[number]}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.resize((16 + number % 5, 16 + number % 3)).save(path)
+    (tmp_path / "images" / "notes.txt").write_text("not an image")
+    given = [tmp_path / "images", "--size", "16", "--epochs", "5", "--out", tmp_path / "run"]
+    with started("own_images", FOLDER / "own_images.py", *given) as printed:
+        first, whole, cut, file = printed().splitlines()
+    assert first.startswith("518 training images of the classes digit 0, digit 1")
+    assert first.endswith("; 1 other files skipped")
+    accuracies = [float(re.search(r"accuracy ([\d.]+)%", line)[1]) for line in (whole, cut, file)]
+    assert accuracies[0] > 70  # chance is 25
+    assert accuracies[1] == accuracies[2], "the file computes what the cut did"
+    sizes = [int(re.search(r"([\d,]+) multiply-adds", line)[1].replace(",", "")) for line in (whole, cut)]
+    assert sizes[1] <= 0.5 * sizes[0]
+    program = torch.export.load(tmp_path / "run" / "small" / "network.pt2").module()
+    assert program(torch.zeros(3, 1, 16, 16)).shape == (3, 4)
 
 
 @pytest.mark.parametrize("name", IN_TWO)

@@ -185,7 +185,7 @@ def test_names_of_a_stranger_do_not_reach_the_terminal(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"seed": -1}, {"seed": "a"}, {"hold_out": 3}, {"hold_out": ["a"]}, {"hold_out": "1"}]
+    "wrong", [{"seed": -1}, {"seed": "a"}, {"hold_out": 0}, {"hold_out": 3}, {"hold_out": ["a"]}, {"hold_out": "1"}]
 )
 def test_arguments_that_a_run_folder_may_hold(wrong):
     with pytest.raises(NestlingError, match=next(iter(wrong))):

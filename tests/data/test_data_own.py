@@ -221,6 +221,7 @@ def test_bad_folders(tmp_path):
         ("qqqqqq", "The names are digits, cluttered_digits, mnist"),
         ("some/where", "does not exist"),
         ("mine.npz", "does not exist"),
+        ("~nobody_here/mine.npz", "does not exist"),
     ],
 )
 def test_what_is_not_there(source, message):

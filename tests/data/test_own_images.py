@@ -69,11 +69,12 @@ def test_other_files_are_skipped_and_counted(pets):
     assert data.classes == ("cat", "dog")
 
 
-def test_grey_images_of_16_bits_keep_their_scale(tmp_path):
+@pytest.mark.parametrize("suffix", ["png", "pgm", "tif"])
+def test_grey_images_of_16_bits_keep_their_scale(tmp_path, suffix):
     levels = np.linspace(0, 65535, 16, dtype=np.uint16).reshape(4, 4)
     for number in range(5):
         (tmp_path / "a").mkdir(exist_ok=True)
-        Image.fromarray(levels).save(tmp_path / "a" / f"{number}.png")
+        Image.fromarray(levels).save(tmp_path / "a" / f"{number}.{suffix}")
     data = load(tmp_path, validation=0)
     assert data.input_shape == (1, 4, 4)
     assert data.train.inputs[0].flatten().tolist() == (levels >> 8).flatten().tolist()
@@ -85,6 +86,13 @@ def test_augmentation_is_the_user_s_choice(pets):
     assert load("digits", augment="flip").augment == "flip"
     with pytest.raises(ArgumentError, match=r"augment: got 'rotate', but it must be one of none, flip"):
         load(pets, resize=8, augment="rotate")
+
+
+def test_pixels_without_a_scale_are_refused(tmp_path):
+    (tmp_path / "a").mkdir()
+    Image.fromarray(np.ones((4, 4), np.float32)).save(tmp_path / "a" / "0.tif")
+    with pytest.raises(NestlingError, match="pixels of 32 bits, whose scale no file tells"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("size", [0, -1, (3,) * 3, 2.5, "64", True, (10**6, 10**6), ()])

@@ -63,28 +63,43 @@ def load(
     Official files are looked for in ``root`` / name (default ``$NESTLING_DATA``), fetched if ``download``, and compared
     with their published checksums if ``verify``.
     """
-    wanted, size = _checked_splits(splits), _checked_size(resize, source)
+    wanted, size = _checked_splits(splits), _checked_size(resize)
     natural_number("seed", seed)
-    if not isinstance(source, str | Path):
-        raw = read_datasets([source] if isinstance(source, Dataset) else list(source))
-        return _prepared(raw, validation, hold_out, seed, wanted, augment)
     try:
-        if isinstance(source, str) and source in SOURCES:
-            raw = _official(SOURCES[source], data_root(root), wanted, download, verify)
-        else:
-            raw = read_path(_existing_path(source), wanted, size)
+        raw, where = _read(source, wanted, size, data_root(root), download, verify)
     except OSError as fault:
         advice = "Check that it is a file that you may read."
         raise DataError(f"{fault.filename or source} cannot be read: {fault.strerror or fault}. {advice}") from fault
     except MemoryError as fault:
         raise DataError(f"{source} does not fit into memory ({fault}). Use fewer examples, or a DataLoader.") from fault
-    where = str(source) if source in SOURCES else str(Path(source).expanduser().resolve())
-    arguments = {"source": where, "validation": validation, "hold_out": hold_out, "seed": seed}
+    data = _prepared(raw, validation, hold_out, seed, wanted, augment)
+    if where is None or callable(augment):
+        return data
+    arguments = {"source": where, "validation": validation, "hold_out": list(hold_out), "seed": seed}
     arguments |= {"augment": augment} if augment != "auto" else {}
     arguments |= {"resize": list(size)} if size is not None else {}
-    data = _prepared(raw, validation, hold_out, seed, wanted, augment)
-    arguments["hold_out"] = list(hold_out)
-    return data if callable(augment) else replace(data, loaded_with=arguments)
+    return replace(data, loaded_with=arguments)
+
+
+def _read(
+    source: "str | Path | Dataset[Any] | Sequence[Dataset[Any]]",
+    wanted: Collection[str],
+    size: Size | None,
+    root: Path,
+    download: bool,
+    verify: bool,
+) -> tuple[Raw, str | None]:
+    """The data before it is split, and the name or the absolute path that loads it again, None for Datasets."""
+    is_named = isinstance(source, str) and source in SOURCES
+    path = _existing_path(source) if isinstance(source, str | Path) and not is_named else None
+    if size is not None and (path is None or not path.is_dir()):
+        raise ArgumentError("resize", size, "left out for all data except a folder of images", "Leave it out.")
+    if path is not None:
+        return read_path(path, wanted, size), str(path.resolve())
+    if isinstance(source, str):
+        return _official(SOURCES[source], root, wanted, download, verify), source
+    datasets = [source] if isinstance(source, Dataset) else list(source)  # type: ignore[arg-type]
+    return read_datasets(datasets), None
 
 
 def _official(source: OfficialSet, root: Path, wanted: Collection[str], download: bool, verify: bool) -> Raw:
@@ -151,15 +166,12 @@ def _checked_splits(splits: Collection[str]) -> Collection[str]:
     return splits
 
 
-def _checked_size(resize: int | Sequence[int] | None, source: object) -> Size | None:
+def _checked_size(resize: int | Sequence[int] | None) -> Size | None:
     """The height and the width to which the images of a folder are resized."""
     if resize is None:
         return None
     sizes = tuple(resize) if isinstance(resize, Sequence) else (resize,)
     sizes = sizes * 2 if len(sizes) == 1 else sizes
-    is_folder = isinstance(source, str | Path) and source not in SOURCES and Path(source).expanduser().is_dir()
-    if not is_folder:
-        raise ArgumentError("resize", resize, "left out for all data except a folder of images", "Leave it out.")
     if len(sizes) != 2 or not all(type(size) is int and size > 0 for size in sizes) or math.prod(sizes) > MOST_PIXELS:
         needed = f"a height and a width, together of at most {MOST_PIXELS:,} pixels"
         raise RangeError("resize", resize, needed, "For example 64, or 48 64.")
@@ -167,7 +179,7 @@ def _checked_size(resize: int | Sequence[int] | None, source: object) -> Size | 
 
 
 def _existing_path(source: str | Path) -> Path:
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))  # which leaves a user that does not exist as it is
     if path.exists():
         return path
     if isinstance(source, Path) or os.sep in source or path.suffix:

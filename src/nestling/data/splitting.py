@@ -19,11 +19,11 @@ TEST_SEED = 0
 
 def without_classes(raw: Raw, hold_out: Collection[int]) -> tuple[Raw, Split | None]:
     """The set without the classes ``hold_out``, the others renumbered from 0; and the examples of ``hold_out``."""
-    if not hold_out:
-        return raw, None
     is_list = isinstance(hold_out, Collection) and not isinstance(hold_out, str)
     if not is_list or not all(isinstance(number, Integral) for number in hold_out):
         raise ArgumentError("hold_out", repr(hold_out), "numbers of classes", "For example (8, 9).")
+    if not len(hold_out):
+        return raw, None
     classes = sorted(set(hold_out))
     if raw.task != "classification" or not set(classes) < set(range(len(raw.classes))):
         given = f"{', '.join(map(str, classes))} of {raw.name}"

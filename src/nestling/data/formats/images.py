@@ -19,7 +19,7 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 MOST_PIXELS = 89_478_485
 """An image with more pixels is refused; Pillow, whose limit this is, only warns."""
 DEEP = ("I;16", "I;16L", "I;16B", "I;16N")
-GREY = ("1", "L", "LA", *DEEP)
+GREY = ("1", "L", "LA", "I", *DEEP)
 
 Bytes = NDArray[np.uint8]
 Size = tuple[int, int]
@@ -68,7 +68,7 @@ def _opened(tree: Tree, name: str) -> Image.Image:
         raise DamagedError(f"{tree.where(name)} is not an image that can be read. Replace or remove it.") from fault
     if image.width * image.height > MOST_PIXELS:
         raise DataError(f"{tree.where(name)} has {image.width} x {image.height} pixels, too many. {_FEWER_PIXELS}")
-    if image.mode in ("I", "F"):
+    if image.mode in ("I", "F") and not _is_deep(image):
         raise DataError(f"{tree.where(name)} has pixels of 32 bits, whose scale no file tells. Save it with 8 or 16.")
     return image
 
@@ -76,10 +76,15 @@ def _opened(tree: Tree, name: str) -> Image.Image:
 _FEWER_PIXELS = f"Save it with at most {MOST_PIXELS:,} pixels, or remove it."
 
 
+def _is_deep(image: Image.Image) -> bool:
+    """Whether an image has 16 bits of grey, for which Pillow has several modes."""
+    return image.mode in DEEP or (image.mode == "I" and image.format in ("PNG", "PPM"))
+
+
 def _pixels(image: Image.Image, where: str, colour: bool, size: Size) -> Bytes:
     """The pixels (C, H, W) of an image; of 16 bits of grey the upper 8."""
     try:
-        if image.mode in DEEP:
+        if _is_deep(image):
             image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         image = image.convert("RGB" if colour else "L")
     except (OSError, ValueError, SyntaxError) as fault:
