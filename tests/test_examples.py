@@ -21,7 +21,7 @@ from nestling.training.elbo import elbo_terms
 
 FOLDER = Path(__file__).parent.parent / "examples"
 TRAINERS = {"accelerate_loop": "accelerate", "fabric_loop": "lightning_fabric", "plain_loop": "torch"}
-TRAINERS |= {"regression": "sklearn"}
+TRAINERS |= {"regression": "sklearn", "hugging_face": "transformers"}
 IN_TWO = {
     "accelerate_loop": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__],
     "fabric_loop": [__file__, "--devices", "2"],
@@ -91,6 +91,15 @@ def test_numbers_are_answered_in_their_own_unit():
         _, mean, std, low, _, high = line.split()
         assert 25 < float(low) + 40 < float(mean) < float(high) < 400
         assert 25 < float(std) < 90
+
+
+def test_a_hugging_face_classifier():
+    with started("hugging_face", FOLDER / "hugging_face.py") as printed:
+        table, said = printed().split("\n\n")
+    rows = [(float(width), float(share)) for width, _, share, _ in ROW.findall(table)]
+    assert [width for width, _ in rows] == [25, 50, 100]
+    assert rows[-1][1] > 85  # chance is 60
+    assert re.match(r"the half says \[[01], [01]\]", said)
 
 
 @pytest.mark.parametrize("name", IN_TWO)
