@@ -24,7 +24,7 @@ from nestling.training.elbo import elbo_terms
 
 FOLDER = Path(__file__).parent.parent / "examples"
 TRAINERS = {"accelerate_loop": "accelerate", "fabric_loop": "lightning_fabric", "plain_loop": "torch"}
-NEEDS = {**TRAINERS, "own_images": "torch", "regression": "sklearn"}
+NEEDS = {**TRAINERS, "hugging_face": "transformers", "own_images": "torch", "regression": "sklearn"}
 IN_TWO = {
     "accelerate_loop": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__],
     "fabric_loop": [__file__, "--devices", "2"],
@@ -117,6 +117,15 @@ def test_an_own_cnn_and_image_folder_become_a_file(tmp_path):
     assert sizes[1] <= 0.5 * sizes[0]
     program = torch.export.load(tmp_path / "run" / "small" / "network.pt2").module()
     assert program(torch.zeros(3, 1, 16, 16)).shape == (3, 4)
+
+
+def test_a_hugging_face_classifier():
+    with started("hugging_face", FOLDER / "hugging_face.py") as printed:
+        table, said = printed().split("\n\n")
+    rows = [(float(width), float(share)) for width, _, share, _ in ROW.findall(table)]
+    assert [width for width, _ in rows] == [25, 50, 100]
+    assert rows[-1][1] > 85  # chance is 60
+    assert re.match(r"the half says \[[01], [01]\]", said)
 
 
 @pytest.mark.parametrize("name", IN_TWO)

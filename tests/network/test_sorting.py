@@ -360,8 +360,8 @@ def test_a_sorted_network_is_loaded_as_it_was_saved(tmp_path, sort, weights):
         ({"sort": "norm", "batches": []}, ArgumentError, r"^batches: got a list with sort='norm'.*left out"),
         ({"loss": squared}, ArgumentError, r"^loss: got a function with sort='auto'.*left out"),
         ({"sort": "taylor", "batches": []}, ArgumentError, r"^batches: got none.*at least one"),
-        ({"sort": "taylor", "batches": [IMAGES]}, ArgumentError, r"^batches: got a Tensor.*pairs"),
-        ({"sort": "taylor", "batches": [(IMAGES,)]}, ArgumentError, r"^batches: got a tuple of 1.*pairs"),
+        ({"sort": "taylor", "batches": [IMAGES]}, ArgumentError, r"^batch: got a Tensor.*a pair"),
+        ({"sort": "taylor", "batches": [(IMAGES,)]}, ArgumentError, r"^batch: got a tuple of 1.*a pair"),
         (
             {"sort": "taylor", "batches": batches(), "loss": lambda output, _: output.mean(1)},
             ShapeError,

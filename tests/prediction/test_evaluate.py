@@ -221,7 +221,7 @@ GOOD = [(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))]
     [
         ([], {}, nl.ArgumentError, "loader: got no example"),
         (GOOD, {"ood": []}, nl.ArgumentError, "ood: got no batch"),
-        ([torch.zeros(4, 3)], {}, nl.DtypeError, r"loader: got a batch that is a Tensor.*pairs"),
+        ([torch.zeros(4, 3)], {}, nl.DtypeError, r"batch: got a Tensor.*a pair"),
         ([(torch.zeros(4, 3), [0, 1, 2, 0])], {}, nl.DtypeError, "targets as a tensor"),
         ([(torch.zeros(4, 3), torch.full((4,), 3))], {}, nl.RangeError, "labels from 3 to 3"),
         ([(torch.zeros(4, 3), torch.zeros(5).long())], {}, nl.ShapeError, r"target: got shape \(5,\)"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sized
 from itertools import chain, islice
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,24 +11,30 @@ from torch.utils.data.distributed import DistributedSampler
 
 from nestling.data.batches import Batch
 from nestling.errors import ArgumentError, RangeError
+from nestling.running import Read, pair_of, read_by
 from nestling.seeding import Purpose, mixed
 from nestling.torch_parts import pytree
 
 
 class DatasetBatches:
-    """The batches of ``loader`` unchanged: nestling neither normalises nor augments them.
+    """The batches of ``loader`` as pairs (inputs, targets): nestling neither normalises nor augments them.
+
+    ``read`` is a function of the user's that makes pairs of them, where they are neither pairs nor dictionaries with
+    ``labels``.
 
     The order of a shuffling loader that has no generator follows from (seed, epoch). A pass that starts later loads
     the batches before its start and skips them. Randomness inside the user's data set is left to the user. Each of
     ``world`` ranks loads the whole batch and takes its rows, unless a DistributedSampler gives each rank its examples.
     """
 
-    def __init__(self, loader: "DataLoader[Any]", *, seed: int = 0, rank: int = 0, world: int = 1) -> None:
+    def __init__(
+        self, loader: "DataLoader[Any]", *, seed: int = 0, rank: int = 0, world: int = 1, read: Read | None = None
+    ) -> None:
         if loader.batch_size is None or not isinstance(loader.dataset, Sized):
             needed = "a DataLoader with a batch_size, over a Dataset with a length"
             raise ArgumentError("loader", "one without", needed, "Pass batch_size=, and give the Dataset a __len__.")
         self.loader = loader
-        self.seed = seed
+        self.seed, self.read = seed, read
         self.rank, self.world = rank, world
         self.epoch = 0
         self.batch_size: int = loader.batch_size
@@ -53,14 +59,14 @@ class DatasetBatches:
             torch.manual_seed(mixed(Purpose.LOADER, self.seed, self.epoch))
             batches = iter(self.loader)
             first_batch = list(islice(batches, 1))  # a loader draws its order when it gives its first batch
-        remaining = cast(Iterator[Batch], islice(chain(first_batch, batches), first, None))
+        remaining = map(pair_of, read_by(islice(chain(first_batch, batches), first, None), self.read))
         return remaining if self.world == 1 or self.is_apart else map(self._rows, remaining)
 
     def shard(self, rank: int, world: int) -> "DatasetBatches":
         """The same batches, of which rank ``rank`` of ``world`` gets every ``world``-th row."""
         if self.batch_size < world and not self.is_apart:
             raise RangeError("world", world, f"at most the batch size, {self.batch_size}", "Use larger batches.")
-        return DatasetBatches(self.loader, seed=self.seed, rank=rank, world=world)
+        return DatasetBatches(self.loader, seed=self.seed, rank=rank, world=world, read=self.read)
 
     @property
     def is_apart(self) -> bool:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
+    from nestling.network.discovery import run_example
     from nestling.network.group_orders import order_maker, orders_of
     from nestling.network.nest import nest
     from nestling.network.options import Nesting

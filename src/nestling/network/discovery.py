@@ -41,13 +41,21 @@ def discover(
     is run instead. A group that neither can cut is frozen and says why.
     """
     search = _Search(module, args, kwargs, choice, rules)
-    search.try_example()
     discovery = search.by_module()
     if search.has_layers or not discovery.sound:
         by_graph = search.by_graph(discovery)
         if by_graph is not None and by_graph.sound >= discovery.sound:
             discovery = by_graph
     return search.freeze_faulty(discovery)
+
+
+def run_example(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    """What a module returns on the example; a wrong example must not be mistaken for a network without a graph."""
+    try:
+        with in_mode(module, training=False), torch.no_grad():
+            return module(*args, **kwargs)
+    except Exception as fault:
+        raise TraceError(_does_not_run(module, fault)) from fault
 
 
 @dataclass(frozen=True)
@@ -68,14 +76,6 @@ class _Search:
         self.choice, self.rules = choice, rules
         self.names = Holders(module).canonical
         self.has_layers = False
-
-    def try_example(self) -> None:
-        """Run the example once, so that a wrong example is not mistaken for a network that can't be traced."""
-        try:
-            with in_mode(self.module, training=False), torch.no_grad():
-                self.module(*self.args, **self.kwargs)
-        except Exception as fault:
-            raise TraceError(_does_not_run(self.module, fault)) from fault
 
     def by_module(self) -> _Discovery:
         """The groups, run by the module's code."""

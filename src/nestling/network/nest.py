@@ -15,12 +15,23 @@ from nestling.distributions import Sampling
 from nestling.distributions.orders import OrderMaker
 from nestling.distributions.weights import POSTERIORS
 from nestling.errors import ArgumentError, DtypeError
-from nestling.network.discovery import discover
+from nestling.network.discovery import discover, run_example
 from nestling.network.group_orders import order_maker, orders_of
 from nestling.network.sorting import Loss, Sort, check_sort, chosen_sort, norms, sort_units, taylor
 from nestling.reading import UNIT_KINDS, Bits, Choice, Groups, Kind, Slice
 from nestling.reading.rules import Rule, default_rules
-from nestling.running import Nested, as_call, bit_groups, of_posteriors, with_bit_groups
+from nestling.running import (
+    Nested,
+    Output,
+    Read,
+    as_call,
+    bit_groups,
+    of_posteriors,
+    pair_of,
+    pick_output,
+    read_by,
+    with_bit_groups,
+)
 from nestling.running.layers import (
     VariationalLayer,
     check_sampling,
@@ -50,8 +61,10 @@ def nest(
     private: Sequence[float] = (),
     rules: Mapping[str, Rule] | None = None,
     sort: Sort = "auto",
-    batches: Iterable[tuple[Any, Any]] | None = None,
+    batches: Iterable[Any] | None = None,
     loss: Loss | None = None,
+    batch: Read | None = None,
+    output: Output | None = None,
 ) -> Nested:
     """Turn a network into one whose widths can be chosen later; the caller's module does not change.
 
@@ -75,8 +88,12 @@ def nest(
     ``sort`` puts the units of each group in order of importance, so that cuts of a trained network keep those that
     matter; at full width nothing changes. ``"norm"`` is the sum of the absolute weights that produce a unit,
     ``"taylor"`` the first-order change of the ``loss`` (a function of output and targets, cross-entropy by default) on
-    ``batches`` of (inputs, targets) if a unit is removed. ``"auto"`` is ``"norm"`` if some batch norm has been trained,
-    else ``"none"``.
+    ``batches`` of (inputs, targets) if a unit is removed; ``batch`` is a function that makes such pairs of other
+    batches. ``"auto"`` is ``"norm"`` if some batch norm has been trained, else ``"none"``.
+
+    ``output`` says which tensor is meant where the network returns a dictionary, a tuple or an object: a key or an
+    attribute, an index, or a function. By default it is ``logits``, if there are any. The nested network, and all that
+    is extracted from it, returns that tensor.
     """
     _check_module(module)
     chosen_kinds = UNIT_KINDS if kinds is None else kinds
@@ -94,10 +111,11 @@ def nest(
         if isinstance(leaf, Tensor) and leaf.is_floating_point():
             real_tensor("example", leaf)
     copy = deepcopy(module)
+    output = pick_output(copy, run_example(copy, args, kwargs), output)
     groups, runner = discover(copy, args, kwargs, choice, default_rules() | dict(rules or {}))
     sort = chosen_sort(sort, copy)
     if sort != "none":
-        _sort(copy, groups, (args, kwargs), batches, loss)
+        _sort(copy, groups, (args, kwargs), batches, loss, batch)
     with_bits = [] if chosen_bits is None else bit_groups(copy, (args, kwargs), chosen_bits, exclude, only)
     if posterior is not None:
         variational = make_variational(copy, exclude, sampling, posterior)
@@ -106,7 +124,8 @@ def nest(
     groups = with_bit_groups(groups, with_bits, runner.holders.tensors())
     orders = orders_of(groups, make_order, runner.holders.tensors().values())
     example = (args, kwargs)
-    nested = Nested(copy, groups, orders, runner, example=example, rescale=rescale, bits=chosen_bits, private=private)
+    settings: dict[str, Any] = {"rescale": rescale, "bits": chosen_bits, "private": private, "output": output}
+    nested = Nested(copy, groups, orders, runner, example=example, **settings)
     nested.training = module.training
     options: dict[str, Any] = {
         "weights": weights,
@@ -119,7 +138,8 @@ def nest(
     options |= {"exclude": sorted(exclude), "only": None if only is None else sorted(only)}
     options |= {"bits": None if chosen_bits is None else asdict(chosen_bits), "private": list(private)}
     options |= {} if sort == "none" else {"sort": sort}
-    nested.made_with = None if callable(order) or rules else {"order": order, **options}
+    options |= {} if output is None else {"output": output}
+    nested.made_with = None if callable(order) or callable(output) or rules else {"order": order, **options}
     return nested
 
 
@@ -173,12 +193,14 @@ def _sort(
     module: nn.Module,
     groups: Groups,
     call: tuple[tuple[Any, ...], dict[str, Any]],
-    batches: Iterable[tuple[Any, Any]] | None,
+    batches: Iterable[Any] | None,
     loss: Loss | None,
+    batch: Read | None,
 ) -> None:
     """Sort units by the norms of their weights, or by the loss on batches; warn of groups that are not sorted."""
     device = next((tensor.device for tensor in module.parameters()), None)
-    importance = norms(module, groups) if batches is None else taylor(module, groups, _calls(batches, device), loss)
+    calls = None if batches is None else _calls(read_by(batches, batch), device)
+    importance = norms(module, groups) if calls is None else taylor(module, groups, calls, loss)
     for name, reason in sort_units(module, groups, call, importance).items():
         warnings.warn(f"{name}: not sorted, {reason}", stacklevel=3)
 
@@ -188,10 +210,7 @@ def _calls(
 ) -> Iterator[tuple[tuple[tuple[Any, ...], dict[str, Any]], Any]]:
     """The arguments of the network and the targets of each batch, on a device."""
     for batch in batches:
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            given = f"a {type(batch).__name__}" + (f" of {len(batch)}" if isinstance(batch, tuple | list) else "")
-            raise ArgumentError("batches", given, "an iterable of (inputs, targets) pairs", "Pass a DataLoader.")
-        inputs, targets = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), tuple(batch))
+        inputs, targets = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), pair_of(batch, object))
         yield as_call(inputs), targets
 
 

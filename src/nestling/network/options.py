@@ -40,6 +40,8 @@ class Nesting:
     """Scale each block by its keep probability at test time, as FN3 does."""
     sort: Literal["auto", "norm", "none"] = "auto"
     """norm puts the units with the largest weights first; auto does so for pretrained weights."""
+    output: int | str | None = None
+    """Index or key of the tensor to take of what the network returns, by default logits where there are any."""
 
     def options(self, *, pretrained: bool = False) -> dict[str, Any]:
         """The options as ``nest`` takes them, for a network with or without ``pretrained`` weights."""

@@ -15,6 +15,7 @@ from nestling.prediction.forward_passes import By, CutLike, passes
 from nestling.prediction.likelihood import Likelihood
 from nestling.prediction.likelihoods import likelihood_for
 from nestling.processes import ALONE, Processes, current
+from nestling.running import Read, read_by
 
 TEMPERATURES = (0.05, 20.0)
 """The range that is searched: data on which a network makes no mistake would drive the temperature to zero."""
@@ -34,6 +35,7 @@ def calibrate(
     seed: int | None = 0,
     spread: bool = False,
     by: By = "draws",
+    batch: Read | None = None,
 ) -> Calibration: ...
 
 
@@ -49,6 +51,7 @@ def calibrate(
     seed: int | None = 0,
     spread: bool = False,
     by: By = "draws",
+    batch: Read | None = None,
 ) -> list[Calibration]: ...
 
 
@@ -63,15 +66,17 @@ def calibrate(
     seed: int | None = 0,
     spread: bool = False,
     by: By = "draws",
+    batch: Read | None = None,
 ) -> Calibration | list[Calibration]:
     """Fit a calibration on a loader of (inputs, targets) that training has not seen; a list of cuts gives a list.
 
     The temperature minimises the negative log-likelihood of the averaged distribution. It is applied to each sample
     before the average. With the temperature, conformal sets contain the true target with probability ``coverage`` or
     more, on average over examples from the loader's distribution. For images the average is over pixels, and the
-    guarantee is approximate, since the pixels of an image are not independent. ``likelihood``
-    and ``spread`` are as in ``evaluate``, ``by`` as in ``predict``.
+    guarantee is approximate, since the pixels of an image are not independent. ``likelihood``,
+    ``spread`` and ``batch`` are as in ``evaluate``, ``by`` as in ``predict``.
     """
+    loader = read_by(loader, batch)
     chosen_likelihood = likelihood_for(model, likelihood)
     coverages = tuple(coverage) if isinstance(coverage, Sequence) else (coverage,)
     for wanted in coverages:

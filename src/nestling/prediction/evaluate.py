@@ -14,6 +14,7 @@ from nestling.prediction.likelihoods import likelihood_for
 from nestling.prediction.predictions import NO_THRESHOLDS
 from nestling.prediction.scores import Scores
 from nestling.processes import ALONE, Processes, current
+from nestling.running import Read, inputs_of, pair_of, read_by
 
 
 @overload
@@ -30,6 +31,7 @@ def evaluate(
     seed: int | None = 0,
     spread: bool = False,
     by: By = "draws",
+    batch: Read | None = None,
 ) -> Scores: ...
 
 
@@ -47,6 +49,7 @@ def evaluate(
     seed: int | None = 0,
     spread: bool = False,
     by: By = "draws",
+    batch: Read | None = None,
 ) -> list[Scores]: ...
 
 
@@ -63,6 +66,7 @@ def evaluate(
     seed: int | None = 0,
     spread: bool = False,
     by: By = "draws",
+    batch: Read | None = None,
 ) -> Scores | list[Scores]:
     """Score a network over a loader of (inputs, targets), at one cut or at each of a list, which gives a list.
 
@@ -79,6 +83,7 @@ def evaluate(
     For masks of one or several raters, samples should be joint: nest with ``sampling="shared"`` or ``"each"``.
     """
     chosen_likelihood = likelihood_for(model, likelihood)
+    loader, ood = read_by(loader, batch), read_by(ood, batch)
     count("num_bins", num_bins, "how many bins the reliability curve has")
     processes = current() if spread else ALONE
 
@@ -129,12 +134,10 @@ def pairs(loader: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
     """Inputs and targets; empty batches are skipped, and at least one must have examples."""
     has_examples = False
     for batch in loader:
-        if not isinstance(batch, tuple | list) or len(batch) != 2 or not isinstance(batch[1], Tensor):
-            given = f"a batch that is a {type(batch).__name__}"
-            raise DtypeError("loader", given, "pairs (inputs, targets)", "Give the targets as a tensor beside them.")
-        if batch[1].numel():
+        inputs, targets = pair_of(batch)
+        if targets.numel():
             has_examples = True
-            yield batch[0], batch[1].cpu()
+            yield inputs, targets.cpu()
     if not has_examples:
         raise ArgumentError("loader", "no example", "at least one", "Pass a loader that is not used up.")
 
@@ -150,7 +153,7 @@ def _inputs(ood: Iterable[Any] | None) -> Iterator[Any]:
     has_batches = ood is None
     for batch in ood or ():
         has_batches = True
-        yield batch[0] if isinstance(batch, tuple | list) else batch
+        yield inputs_of(batch)
     if not has_batches:
         raise ArgumentError("ood", "no batch", "at least one", "Pass a loader that is not used up.")
 

@@ -14,7 +14,7 @@ from nestling.distributions import Sampling, drawn_from, stream
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.prediction.likelihood import Likelihood
 from nestling.reading import Cut
-from nestling.running import Nested, Reuse, as_call, in_mode
+from nestling.running import Nested, Reuse, as_call, in_mode, picked
 from nestling.running.layers import Stochastic, VariationalLayer, carrying_moments, drawing, sampled_as
 from nestling.running.moments import Moments
 from nestling.seeding import Purpose, mixed
@@ -92,7 +92,7 @@ class Passes:
             generator.manual_seed(mixed(Purpose.PREDICTION, self.seed, int(foreign), number))
         size = _batch_size(args, kwargs)
         if self.num_samples == 0:
-            return _checked(self.network(*args, **kwargs), number).unsqueeze(0)
+            return _checked(self._output(args, kwargs), number).unsqueeze(0)
         if self.by == "moments" and draws_by_layers(self.network) and not _is_for_inference(self.network):
             outputs = self._by_moments(args, kwargs, size, number)
             if outputs is not None:
@@ -111,8 +111,9 @@ class Passes:
         """
         with carrying_moments(self.network, self.num_samples, size) as carried:
             try:
-                output = self.network(*args, **kwargs)
-            except RuntimeError as fault:
+                output = self._output(args, kwargs)
+            except (RuntimeError, ArgumentError) as error:  # the latter where inputs are not as large as the example's
+                fault = (isinstance(error, ArgumentError) and error.__cause__) or error
                 if not carried.drawn or not _is_raised_by_torch(fault):
                     raise
                 return None
@@ -131,7 +132,7 @@ class Passes:
         outputs = []
         for _ in range(self.num_samples):
             with memo:
-                outputs.append(_checked(self.network(*args, **kwargs), number))
+                outputs.append(_checked(self._output(args, kwargs), number))
         return torch.stack(outputs)
 
     def _folded(self, args: tuple[Any, ...], kwargs: dict[str, Any], size: int, number: int) -> Tensor:
@@ -140,11 +141,15 @@ class Passes:
         while len(outputs) < self.num_samples:
             copies = min(self.num_samples - len(outputs), max(1, FOLDED_BATCH // max(size, 1)))
             repeated_args, repeated_kwargs = _repeated((args, kwargs), size, copies)
-            output = self.network(*repeated_args, **repeated_kwargs)
+            output = self._output(repeated_args, repeated_kwargs)
             if isinstance(output, Tensor) and (output.ndim == 0 or output.shape[0] != size * copies):
                 return self._one_by_one(args, kwargs, number)  # its first axis is not the batch
             outputs += [_checked(part, number) for part in (output.chunk(copies) if copies > 1 else [output])]
         return torch.stack(outputs)
+
+    def _output(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        """What the network returns, or the logits in it."""
+        return picked(self.network(*args, **kwargs))
 
     def _on_device(self, call: _Call) -> _Call:
         parameter = next(self.network.parameters(), None)
@@ -154,7 +159,7 @@ class Passes:
         return moved
 
 
-def _is_raised_by_torch(fault: RuntimeError) -> bool:
+def _is_raised_by_torch(fault: BaseException) -> bool:
     """Whether an operation or layer of torch's raised an error, rather than the network's own code."""
     *_, last = _frames(fault)
     by_hand = dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
@@ -226,7 +231,7 @@ def _checked(output: Any, number: int) -> Tensor:  # noqa: ANN401
     name = f"output of batch {number}"
     if not isinstance(output, Tensor):
         given = f"a {type(output).__name__}"
-        raise DtypeError(name, given, "a tensor", "Wrap the network in a module that picks one out.")
+        raise DtypeError(name, given, "a tensor", "Choose one with nest(..., output=).")
     real_tensor(name, output)
     return output.to(torch.promote_types(output.dtype, torch.float32))
 

@@ -11,7 +11,7 @@ from nestling.pruning.cutting import CutOut
 from nestling.pruning.gated import Gates, attach_gates, gates_in, without_widths
 from nestling.pruning.run_time import RunTimeGate, RunTimeReader
 from nestling.pruning.sites import Site
-from nestling.running import Nested, as_call, in_mode
+from nestling.running import Nested, Read, as_call, in_mode
 from nestling.torch_parts import pytree
 from nestling.training import Recipe, make_feed
 
@@ -37,14 +37,14 @@ def with_one_reader(sites: Sequence[Site]) -> tuple[list[Site], dict[str, str]]:
 
 
 @torch.no_grad()
-def drop_unused(nested: Nested, data: object, recipe: Recipe) -> None:
+def drop_unused(nested: Nested, data: object, recipe: Recipe, read: Read | None = None) -> None:
     """Mark the units that no training example uses as not alive."""
     gates = gates_in(nested)
     used = {name: torch.zeros_like(gates.alive(name)) for name in gates.by_name}
     watch = gates.watch(lambda name, multipliers: used[name].logical_or_((multipliers > 0).any(0)))
     device = next((tensor.device for tensor in nested.tensors().values()), torch.device("cpu"))
     with in_mode(nested, training=False), watch:
-        for inputs, _ in make_feed(data, recipe).train:
+        for inputs, _ in make_feed(data, recipe, read=read).train:
             args, kwargs = as_call(pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), inputs))
             nested(*args, **kwargs)
     for name, flags in used.items():

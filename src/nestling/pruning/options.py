@@ -36,3 +36,5 @@ class Pruning:
     """Train the remaining network for a sixth of the epochs after pruning; allows a lower threshold."""
     tune: bool = False
     """Train the resulting plain network, without noise, for a sixth of the epochs too."""
+    output: int | str | None = None
+    """Index or key of the tensor to take of what the network returns, by default logits where there are any."""

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from nestling.errors import ArgumentError, DtypeError, TraceError
-from nestling.network import nest
+from nestling.network import nest, run_example
 from nestling.prediction import Likelihood, likelihood_for
 from nestling.pruning.cutting import cut_out, joined, with_folded
 from nestling.pruning.dependent import drop_unused, run_time_network, with_dependence, with_one_reader
@@ -39,7 +39,7 @@ from nestling.pruning.weights import (
     without_weights,
 )
 from nestling.reading import full_cut
-from nestling.running import Cost, Nested, check_same, cost, in_mode
+from nestling.running import Cost, Nested, Output, Read, as_call, check_same, cost, in_mode, pick_output
 from nestling.running import with_noise as noisy_calls
 from nestling.storage import tensors_digest
 from nestling.training import Recipe, Run, train
@@ -66,6 +66,8 @@ def prune(
     only: Collection[str] | None = None,
     out: str | PathLike[str] | None = None,
     likelihood: str | Likelihood | None = None,
+    batch: Read | None = None,
+    output: Output | None = None,
     quiet: bool = False,
 ) -> Pruned:
     """Prune a network, preferably a trained one; the caller's module is not changed.
@@ -80,6 +82,8 @@ def prune(
     ``threshold`` is on log alpha for sparse_vd and vbd, on the keep probability for the beta-Bernoullis, on the
     signal-to-noise ratio for log_normal. ``exclude`` names modules to leave alone, ``only`` the groups to gate.
 
+    ``likelihood`` and ``batch`` are as in ``train``, ``output`` as in ``nest``.
+
     With ``out`` each stage is a run folder in it, and a call that was stopped goes on when it is made again.
     """
     chosen_method, chosen_structure = method_named(method, structure)
@@ -87,7 +91,9 @@ def prune(
     _check(module, chosen_structure, method, inputs=inputs, only=only, dependent=dependent, finish=finish or tune)
     if isinstance(data, DataLoader):
         data = (data, data)
-    stage = _Stage(example, data, None if out is None else Path(out), likelihood, quiet)
+    module, call = deepcopy(module), as_call(example)
+    pick_output(module, run_example(module, *call), output)
+    stage = _Stage(example, data, None if out is None else Path(out), likelihood, batch, quiet)
     pretraining = None if not pretrain else plain_recipe(PRETRAINING if isinstance(pretrain, bool) else pretrain)
     chosen_recipe = pruning_recipe(chosen_method, recipe)
     finishing, tuning = finishing_recipe(chosen_recipe, finish), tuning_recipe(chosen_recipe, tune)
@@ -125,6 +131,7 @@ class _Stage:
     data: object
     out: Path | None
     likelihood: str | Likelihood | None
+    batch: Read | None
     quiet: bool
     learned: list[Likelihood] = field(default_factory=list)
     """The likelihood after each stage that was trained; the next goes on with it, so that outputs keep their scale."""
@@ -195,6 +202,7 @@ class _Stage:
             likelihood=self.learned[-1] if self.learned else self.likelihood,
             starts_from=start,
             figures=figures,
+            batch=self.batch,
             quiet=self.quiet,
         )
         self.learned.append(likelihood_for(nested, run.likelihood))
@@ -271,7 +279,7 @@ def _extracted(
     gates = gates_in(run.nested)
     dependent = method == "dependent_beta_bernoulli"
     if dependent:
-        drop_unused(run.nested, stage.data, run.recipe)
+        drop_unused(run.nested, stage.data, run.recipe, stage.batch)
     with torch.no_grad():
         alive = {name: gate.keep(threshold) & gates.alive(name) for name, gate in gates.by_name.items()}
         kept = joined(sites, alive)

@@ -6,6 +6,7 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.running.agreement import TOLERANCE, check_same, gap, with_noise
+    from nestling.running.batches import Read, as_call, inputs_of, pair_of, read_by
     from nestling.running.bits import (
         FIRST_SHARPNESS,
         LAST_SHARPNESS,
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from nestling.running.extract import extract
     from nestling.running.known_results import Reuse
     from nestling.running.modes import called_with, in_mode
-    from nestling.running.nested import Nested, as_call
+    from nestling.running.nested import Nested
     from nestling.running.norms import norms_with_statistics, were_trained
+    from nestling.running.outputs import Output, Pick, pick_output, picked
     from nestling.running.packed_bits import num_bytes, pack, unpack
     from nestling.running.quantiser import NUM_PAIRS, check_num_pairs, codes, dequantise
     from nestling.running.recalibrate import recalibrate

@@ -15,11 +15,13 @@ from nestling.distributions.weights import WeightPosterior
 from nestling.errors import ArgumentError, ShapeError
 from nestling.kept_until_written import write_state
 from nestling.reading import Bits, Cut, Groups, Plan, full_cut, make_cut
+from nestling.running.batches import check_like_example
 from nestling.running.bits import Levels, Quantised
 from nestling.running.layers import VariationalLayer, drawing, mean_name, plain_name
 from nestling.running.modes import in_mode
 from nestling.running.norms import were_trained
 from nestling.running.norms_of_cuts import PrivateNorms
+from nestling.running.outputs import Output
 from nestling.running.runner import REMEMBERED_CUTS, BoundNetwork, Runner
 from nestling.running.slicing import Scaler, Slicer
 from nestling.torch_parts import Moving, pytree
@@ -34,12 +36,12 @@ class Nested(Moving):
     """A module with an order over the widths of each of its groups. ``nest`` makes it.
 
     In train mode each call draws a width for every group, remembered in ``drawn``, and computes only that part of the
-    network. In eval mode a call runs at the current cut: the whole network, except inside ``at``.
-    The current cut belongs to a thread or asyncio task, and in eval mode a call writes nothing on the network. So
-    several threads may use one network at once, each at its own cut. Train mode is for one thread.
-    ``statistics`` has the statistics of batch norms, by cut. ``likelihood`` says what an output means in ``predict``,
-    ``evaluate``, ``search`` and ``elbo``: ``train`` sets it, and its parameters are learned and saved with the network.
-    ``made_with`` has the options of ``nest``, or None if they contain code.
+    network. In eval mode a call runs at the current cut: the whole network, except inside ``at``. The current cut
+    belongs to a thread or asyncio task, and in eval mode a call writes nothing on the network. So several threads may
+    use one network at once, each at its own cut. Train mode is for one thread. ``statistics`` has the statistics of
+    batch norms, by cut. ``likelihood`` says what an output means in ``predict``, ``evaluate``, ``search`` and ``elbo``:
+    ``train`` sets it, and its parameters are learned and saved with the network. ``output`` is what was picked of the
+    module's outputs, if they are no tensors. ``made_with`` has the options of ``nest``, or None if they contain code.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Nested(Moving):
         rescale: bool,
         bits: Bits | None = None,
         private: Sequence[float | Mapping[str, int]] = (),
+        output: Output | None = None,
     ) -> None:
         super().__init__()
         self.module = module
@@ -62,6 +65,7 @@ class Nested(Moving):
         self.statistics: dict[Cut, dict[str, Tensor]] = {}
         self.made_with: dict[str, Any] | None = None
         self.likelihood: nn.Module | None = None
+        self.output = output
         self._orders = nn.ModuleList(orders.values())
         self._names = tuple(orders)
         self._runner = runner
@@ -159,7 +163,7 @@ class Nested(Moving):
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Run at the current cut; in train mode and outside ``at``, at a newly drawn cut."""
         if not self.training:
-            return self._ready_network()(*args, **kwargs)
+            return self.call(self._ready_network(), args, kwargs)
         cut = self.cut
         if self not in _running.get():
             cut = self.drawn = self.sample_cut()
@@ -179,8 +183,16 @@ class Nested(Moving):
     def run(self, cut: Cut, smaller: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Run at a cut with these tensors in place of the network's tensors of the same names."""
         if self.training:
-            return self._runner.run(cut, smaller, args, kwargs)
-        return self.bound(cut, smaller)(*args, **kwargs)
+            return self.call(lambda *args, **kwargs: self._runner.run(cut, smaller, args, kwargs), args, kwargs)
+        return self.call(self.bound(cut, smaller), args, kwargs)
+
+    def call(self, network: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        """Call a network that is ready; if it fails, the error says how the inputs differ from the example."""
+        try:
+            return network(*args, **kwargs)
+        except Exception as fault:
+            check_like_example(self.example, (args, kwargs), fault)
+            raise
 
     def bound(self, cut: Cut, smaller: Mapping[str, Tensor], norms: Collection[str] = ()) -> BoundNetwork:
         """A network to be called, at a cut with these tensors; ``norms`` are paths of batch norms in train mode."""
@@ -350,13 +362,6 @@ class Nested(Moving):
             statistics = self.statistics[cut]
             smaller |= {name: value.to(tensors[name].device, tensors[name].dtype) for name, value in statistics.items()}
         return smaller
-
-
-def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: ANN401
-    """An example as positional and keyword arguments."""
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    return (tuple(example), {}) if isinstance(example, tuple | list) else ((example,), {})
 
 
 class _PreparedCut:

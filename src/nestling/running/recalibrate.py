@@ -10,8 +10,9 @@ from torch import Tensor
 from nestling.errors import ArgumentError
 from nestling.processes import ALONE, current
 from nestling.reading import Cut, make_cut
+from nestling.running.batches import Read, as_call, inputs_of, read_by
 from nestling.running.modes import in_mode
-from nestling.running.nested import Nested, as_call
+from nestling.running.nested import Nested
 from nestling.running.norms import norms_with_statistics
 from nestling.torch_parts import BatchNorm, pytree
 
@@ -27,10 +28,12 @@ def recalibrate(
     *,
     num_batches: int | None = None,
     spread: bool = False,
+    batch: Read | None = None,
 ) -> None:
     """Average the batch statistics of every batch norm over the loader, at a cut and with the weights at their means.
 
-    ``loader`` gives inputs, or pairs whose first element is the input; ``num_batches`` limits how many are used. From
+    ``loader`` gives inputs, pairs whose first element is the input, or dictionaries; ``batch`` is a function that reads
+    other batches; ``num_batches`` limits how many are used. From
     then on the network uses these statistics at that cut, in eval mode and when it is extracted; the statistics of
     other cuts do not change. ``spread`` shares the batches among the processes of torch.distributed, each of which must
     make the call.
@@ -41,10 +44,10 @@ def recalibrate(
     totals: dict[str, Tensor] = {}
     count = 0
     with torch.no_grad(), in_mode(nested, training=False):
-        for number, batch in enumerate(islice(loader, num_batches)):
+        for number, each in enumerate(islice(read_by(loader, batch), num_batches)):
             count += 1
             if number % processes.count == processes.rank:
-                _add(totals, _batch_statistics(nested, wanted, norms, batch))
+                _add(totals, _batch_statistics(nested, wanted, norms, inputs_of(each)))
     if not count:
         raise ArgumentError("loader", "no batch", "at least one batch", "Pass a loader that still has batches.")
     everywhere: dict[str, Tensor] = {}
@@ -64,7 +67,7 @@ def _add(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
         totals[name] = totals[name] + value if name in totals else value
 
 
-def _batch_statistics(nested: Nested, cut: Cut, norms: Mapping[str, BatchNorm], batch: Any) -> dict[str, Tensor]:  # noqa: ANN401
+def _batch_statistics(nested: Nested, cut: Cut, norms: Mapping[str, BatchNorm], inputs: Any) -> dict[str, Tensor]:  # noqa: ANN401
     """Mean and variance of one batch in every norm that runs, and the count 1.
 
     They are read from running statistics that start at zero. A norm that runs several times has a weighted mean.
@@ -77,10 +80,9 @@ def _batch_statistics(nested: Nested, cut: Cut, norms: Mapping[str, BatchNorm], 
     fresh = {
         name: torch.zeros_like(smaller.get(name, tensors[name])) for keys in names.values() for name in keys.values()
     }
-    inputs = batch[0] if isinstance(batch, tuple | list) else batch
     device = next((tensor.device for tensor in fresh.values()), None)
     args, kwargs = as_call(pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), inputs))
-    nested.bound(cut, smaller | fresh, norms)(*args, **kwargs)
+    nested.call(nested.bound(cut, smaller | fresh, norms), args, kwargs)
     statistics: dict[str, Tensor] = {}
     for path, norm in norms.items():
         times = int(fresh[names[path]["num_batches_tracked"]])

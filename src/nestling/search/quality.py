@@ -11,7 +11,7 @@ from torch import Tensor
 from nestling.prediction import Likelihood, pairs
 from nestling.processes import ALONE, Processes
 from nestling.reading import Cut
-from nestling.running import Nested, Reuse, as_call, in_mode, norms_with_statistics
+from nestling.running import Nested, Reuse, as_call, in_mode, norms_with_statistics, picked
 from nestling.storage import tensors_digest
 from nestling.torch_parts import pytree
 
@@ -89,7 +89,7 @@ class Judge:
             memo.place(self._depths(cut_tensors))
             memo.keep = _agreeing(cut, cuts[number + 1]) if number + 1 < len(cuts) else 0
             with memo if self.reuse else nullcontext():
-                output = self.nested.bound(cut, cut_tensors, self._norms)(*args, **kwargs)
+                output = picked(self.nested.call(self.nested.bound(cut, cut_tensors, self._norms), args, kwargs))
             self.likelihood.check(output, target)
             for column, values in enumerate((self.likelihood.score, self.likelihood.log_prob)):
                 sums[number, column] = float(values(output.float(), target).double().sum())

@@ -11,7 +11,7 @@ from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.prediction import Likelihood, check_repeatable, evaluate, likelihood_for
 from nestling.processes import ALONE, Processes, current
 from nestling.reading import Cut
-from nestling.running import Nested, norms_with_statistics, recalibrate
+from nestling.running import Nested, Read, norms_with_statistics, read_by, recalibrate
 from nestling.search.costs import Costs, UserCost
 from nestling.search.curve import Curve, Row, Tried, front
 from nestling.search.options import Searching, StrategyName
@@ -40,6 +40,7 @@ def search(
     seed: int = 0,
     out: str | PathLike[str] | None = None,
     spread: bool = False,
+    batch: Read | None = None,
     quiet: bool = True,
 ) -> Curve:
     """Find the best network for every budget at once, by the scores of its cuts on a loader of (inputs, targets).
@@ -54,12 +55,14 @@ def search(
 
     ``likelihood`` is by default the one that the network was trained with. With ``out`` the scores are kept in a
     folder, and the same call made again goes on from there.
+    ``batch`` is a function that makes pairs of the batches of both loaders, as in ``evaluate``.
     ``spread`` shares the cuts among the processes of torch.distributed, each of which must make the call.
     """
     strategy_name = cast(StrategyName, strategy)  # or one that was registered from outside
     options = Searching(strategy_name, num_points, num_kept, num_candidates, window, num_trajectories, seed)
     _check(nested, options)
     check_repeatable(loader, "loader", 2)
+    loader, recalibration = read_by(loader, batch), read_by(recalibration, batch)
     likelihood = likelihood_for(nested, likelihood)
     processes = current() if spread else ALONE
     costs = Costs(nested, cost)

@@ -12,7 +12,7 @@ from nestling.distributions.weights import POSTERIORS
 from nestling.errors import ArgumentError
 from nestling.network import order_maker, orders_of
 from nestling.reading import KINDS, Bits, Group, Groups, Ids, Slice, smallest_cut
-from nestling.running import GraphRunner, ModuleRunner, Nested, Runner, in_mode
+from nestling.running import GraphRunner, ModuleRunner, Nested, Pick, Runner, in_mode
 from nestling.running.layers import VariationalLayer, check_sampling, convert_layers, converted_layers, exact_type
 from nestling.storage.plan_json import UnwritableError, plan_from_json, plan_to_json
 from nestling.storage.ranges import from_ranges, to_ranges, whole
@@ -31,6 +31,7 @@ def structure_of(nested: Nested) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "bits": asdict(nested.quantised.bits),
         "private": [cut.as_dict() for cut in nested.private.cuts],
         "layers": {path: list(settings) for path, settings in converted_layers(nested.module).items()},
+        "output": None if callable(nested.output) else nested.output,
         "plan": None,
     }
     groups = [_group_to_json(group, lists) for group in nested.groups]
@@ -58,6 +59,11 @@ def restored(
     made, lists = record["made"], _Lists(dict(tensors))
     plain = ModuleRunner(module)
     names, state = plain.holders.canonical, dict(module.state_dict(keep_vars=True))
+    output = made.get("output")
+    if output is not None:
+        if not isinstance(output, str | int):
+            raise ArgumentError("output", repr(output)[:40], "a key or an index", _ADVICE)
+        module.register_forward_hook(Pick(output))
     _convert(module, made["layers"])
     plain.refresh()
     axes = _Axes(plain.tensors())
@@ -76,6 +82,7 @@ def restored(
     if not isinstance(made["rescale"], bool):
         raise ArgumentError("rescale", repr(made["rescale"])[:40], "true or false", _ADVICE)
     options: dict[str, Any] = {"rescale": made["rescale"], "bits": Bits(**made["bits"]), "private": made["private"]}
+    options["output"] = output
     nested = Nested(module, groups, orders, runner, example=example, **options)
     _run_once(nested)
     return nested

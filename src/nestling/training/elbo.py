@@ -1,6 +1,6 @@
 """The objective of a training step, in nats per labelled element: one pure function of the network and a batch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,15 +14,21 @@ from nestling.training.bound import bound_terms
 from nestling.training.objectives import check_objective, whole_batch_terms
 from nestling.training.recipe import Recipe
 from nestling.training.schedules import largest_kappa
-from nestling.training.terms import Terms, pair_of
+from nestling.training.terms import Terms, checked_pair
 
 
-def elbo(nested: Nested, batch: Sequence[Any], *, dataset_size: int, **options: Any) -> Tensor:  # noqa: ANN401
+def elbo(
+    nested: Nested,
+    batch: Sequence[Any] | Mapping[str, Any],
+    *,
+    dataset_size: int,
+    **options: Any,  # noqa: ANN401
+) -> Tensor:
     """The loss to minimise in a loop of your own: mean NLL over widths + kappa * KL of the weights / dataset_size.
 
     Args:
         nested: What ``nest`` gives, in train mode.
-        batch: A pair (inputs, targets).
+        batch: A pair (inputs, targets), or a dictionary whose targets are its ``labels``.
         dataset_size: Number of training examples.
         options: Those of ``elbo_terms``, which returns the parts one by one.
 
@@ -38,7 +44,7 @@ def elbo(nested: Nested, batch: Sequence[Any], *, dataset_size: int, **options: 
 
 def elbo_terms(
     nested: Nested,
-    batch: Sequence[Any],
+    batch: Sequence[Any] | Mapping[str, Any],
     *,
     dataset_size: int,
     likelihood: str | Likelihood | None = None,
@@ -51,7 +57,7 @@ def elbo_terms(
 
     Args:
         nested: What ``nest`` gives, in train mode.
-        batch: A pair (inputs, targets).
+        batch: A pair (inputs, targets), or a dictionary whose targets are its ``labels``.
         dataset_size: Number of training examples.
         likelihood: What an output means: "categorical", "bernoulli", "gaussian" or "heteroscedastic_gaussian", or a
             ``Likelihood``. By default ``nested.likelihood``, and "categorical" where that is None. For targets in
@@ -75,7 +81,7 @@ def elbo_terms(
     recipe = recipe.settled(has_teacher=teacher is not None)
     model = likelihood_for(nested, likelihood)
     check_objective(recipe.objective, model, teacher)
-    inputs, targets = pair_of(batch)
+    inputs, targets = checked_pair(batch)
     scale = largest_kappa(recipe, nested, dataset_size) / (dataset_size * model.elements(targets))
     return step_terms(nested, inputs, targets, recipe, model, scale, generator, teacher)
 

@@ -29,7 +29,7 @@ from nestling.training.recipe import Recipe
 from nestling.training.run_batches import Feed
 from nestling.training.spreading import give_best, share_buffers, take_up
 from nestling.training.stopping import Stopped, Stopping
-from nestling.training.terms import Terms, pair_of
+from nestling.training.terms import Terms, checked_pair
 
 CHECKPOINT_SECONDS = 300.0
 """A checkpoint is written after each epoch, and within an epoch whenever this many seconds have passed."""
@@ -207,7 +207,7 @@ class Loop:
 
     def _terms(self, batch: tuple[Any, Tensor], share: float) -> Terms:
         """The objective of one step, in the recipe's precision."""
-        inputs, targets = pair_of(batch)
+        inputs, targets = checked_pair(batch)
         examples = self.feed.train.dataset_size * self.likelihood.elements(targets)
         set_natural_rate(self.optimiser, 2 * examples * self.recipe.noise_lr)
         widths = generator(Purpose.WIDTHS, self.recipe.seed, self.state.step)

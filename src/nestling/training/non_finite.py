@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nestling.errors import DivergenceError
 from nestling.reading import Cut
-from nestling.running import Nested, as_call
+from nestling.running import Nested, as_call, inputs_of
 from nestling.running.layers import VariationalLayer
 from nestling.torch_parts import pytree
 
@@ -43,8 +43,8 @@ def weights_gone_wrong(nested: Nested, step: int) -> DivergenceError | None:
 
 def diverged_in_validation(batches: Iterable[Any], step: int) -> DivergenceError:
     """The error for a non-finite output on validation data; it names the first batch with non-finite inputs."""
-    for number, (inputs, _) in enumerate(batches):
-        if any(_is_bad(leaf) for leaf in pytree.tree_leaves(inputs)):
+    for number, batch in enumerate(batches):
+        if any(_is_bad(leaf) for leaf in pytree.tree_leaves(inputs_of(batch))):
             return DivergenceError(step, f"the inputs of validation batch {number}", _CLEAN, in_data=True)
     return DivergenceError(step, "the network's output on validation data", _SLOWER)
 

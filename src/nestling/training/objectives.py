@@ -11,7 +11,7 @@ from nestling.distributions.orders import with_baseline
 from nestling.errors import ArgumentError
 from nestling.prediction import Categorical, Likelihood
 from nestling.reading import Cut, full_cut, smallest_cut
-from nestling.running import Nested, as_call, in_mode
+from nestling.running import Nested, Output, as_call, in_mode, picked
 from nestling.torch_parts import pytree
 from nestling.training.recipe import ObjectiveName, Recipe
 from nestling.training.terms import (
@@ -70,7 +70,7 @@ def whole_batch_terms(
     US-Net and slimmable networks add the gradients of all widths up. Their mean has the same direction, and keeps the
     loss in nats per example, so that ``lr`` and ``clip`` mean what they do for the bound.
     """
-    taught = None if teacher is None else _taught(teacher, inputs)
+    taught = None if teacher is None else _taught(teacher, inputs, nested.output)
     losses, nlls, weight_terms = [], [], []
     passes = _PLANS[recipe.objective](nested, recipe, generator, has_teacher=teacher is not None)
     for each in passes:
@@ -186,9 +186,9 @@ def _order_loss(
 
 
 @torch.no_grad()
-def _taught(teacher: nn.Module, inputs: Any) -> Tensor:  # noqa: ANN401
+def _taught(teacher: nn.Module, inputs: Any, choice: Output | None) -> Tensor:  # noqa: ANN401
     """What a teacher says of a batch, in eval mode."""
     args, kwargs = as_call(inputs)
     with in_mode(teacher, training=False):
-        output: Tensor = teacher(*args, **kwargs)
+        output: Tensor = picked(teacher(*args, **kwargs), choice)
     return output

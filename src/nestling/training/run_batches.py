@@ -18,10 +18,9 @@ from nestling.data import Batches, Data, DatasetBatches, Grader
 from nestling.errors import ArgumentError, RangeError
 from nestling.prediction import Likelihood, likelihood_for, likelihood_named
 from nestling.processes import ALONE, Processes
-from nestling.running import Nested
+from nestling.running import Nested, Read, read_by
 from nestling.storage import tensors_digest
 from nestling.training.recipe import Recipe
-from nestling.training.terms import pair_of
 
 LIKELIHOODS = {"classification": "categorical", "segmentation": "categorical", "regression": "gaussian"}
 MOST_EXAMPLES, MOST_NUMBERS = 10_000, 10_000_000
@@ -44,12 +43,13 @@ class Feed:
     targets: Callable[[], Tensor]
 
 
-def make_feed(source: object, recipe: Recipe, processes: Processes = ALONE) -> Feed:
+def make_feed(source: object, recipe: Recipe, processes: Processes = ALONE, read: Read | None = None) -> Feed:
     """The feed from a data set (``Data``, its name or its path), or from a pair of DataLoaders or Datasets.
 
-    Each of several processes has its share of every training batch, and all batches of validation and recalibration.
+    ``read`` is a function that makes pairs of the loaders' batches. Each of several processes has its share of every
+    training batch, and all batches of validation and recalibration.
     """
-    feed = _whole_feed(source, recipe)
+    feed = _whole_feed(source, recipe, read)
     if processes.count == 1:
         return feed
     size, count = feed.train.batch_size, processes.count
@@ -59,14 +59,14 @@ def make_feed(source: object, recipe: Recipe, processes: Processes = ALONE) -> F
     return replace(feed, train=feed.train.shard(processes.rank, count))
 
 
-def _whole_feed(source: object, recipe: Recipe) -> Feed:
+def _whole_feed(source: object, recipe: Recipe, read: Read | None) -> Feed:
     if isinstance(source, str | Path):
         source = data.load(source, seed=recipe.seed)
     if isinstance(source, Data):
         return _from_data(source, recipe)
     if isinstance(source, tuple | list) and len(source) == 2:
         train, validation = (_loader(part, recipe, shuffle=not number) for number, part in enumerate(source))
-        batches = DatasetBatches(train, seed=recipe.seed)
+        batches = DatasetBatches(train, seed=recipe.seed, read=read)
         if not len(batches):
             raise ArgumentError("data", "a loader without a batch", "at least one batch", "Lower batch_size.")
         about = {
@@ -75,7 +75,7 @@ def _whole_feed(source: object, recipe: Recipe) -> Feed:
             "fingerprint": [_fingerprint(loader.dataset) for loader in (train, validation)],
         }
         recalibration = _Repeated(batches, recipe.recalibration_batches)
-        return Feed(batches, validation, recalibration, None, about, partial(_first_targets, batches))
+        return Feed(batches, read_by(validation, read), recalibration, None, about, partial(_first_targets, batches))
     given = f"a {type(source).__name__}"
     needed = "a data set's name, a path, Data, or a pair (train, validation) of DataLoaders or Datasets"
     raise ArgumentError("data", given, needed, "nestling data lists the names.")
@@ -144,8 +144,8 @@ def _check_likelihood(default: str, chosen: Likelihood) -> None:
 def _first_targets(batches: DatasetBatches) -> Tensor:
     """The targets of the first batches of epoch 0."""
     found: list[Tensor] = []
-    for batch in batches:
-        found.append(pair_of(batch)[1].detach().cpu())
+    for _, targets in batches:
+        found.append(targets.detach().cpu())
         if sum(map(len, found)) >= MOST_EXAMPLES or sum(t.numel() for t in found) >= MOST_NUMBERS:
             break
     return torch.cat(found)

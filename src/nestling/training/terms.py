@@ -1,6 +1,6 @@
 """The terms of every objective: likelihood of a batch, divergences of weights and orders, and their record."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from nestling.distributions.gates import gates_of
 from nestling.errors import ArgumentError
 from nestling.prediction import Likelihood
 from nestling.reading import Cut
-from nestling.running import Nested
+from nestling.running import Nested, pair_of, picked
 from nestling.torch_parts import pytree
 from nestling.training.recipe import WeightKL
 
@@ -43,8 +43,9 @@ class Terms:
     cuts: tuple[Cut, ...]
 
 
-def nll_of(likelihood: Likelihood, output: Tensor, targets: Tensor) -> Tensor:
+def nll_of(likelihood: Likelihood, output: Any, targets: Tensor) -> Tensor:  # noqa: ANN401
     """The negative log-likelihood of checked targets, in single precision or better."""
+    output = picked(output)
     likelihood.check(output, targets)
     return likelihood.nll(output.to(torch.promote_types(output.dtype, torch.float32)), targets)
 
@@ -75,12 +76,9 @@ def order_divergence(nested: Nested, prior_keep: float) -> Tensor:
     return torch.stack([order.divergence(prior_keep) for order in nested.orders.values()]).sum()
 
 
-def pair_of(batch: Sequence[Any]) -> tuple[Any, Tensor]:
-    """The inputs and targets of a batch; raises unless it is a pair with equally many of both."""
-    if not (isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[1], Tensor)):
-        needed = "a pair (inputs, targets), the targets a tensor"
-        raise ArgumentError("batch", f"a {type(batch).__name__}", needed, "Make your loader return such pairs.")
-    inputs, targets = batch
+def checked_pair(batch: Any) -> tuple[Any, Tensor]:  # noqa: ANN401
+    """The inputs and targets of a batch; raises unless there are equally many of both."""
+    inputs, targets = pair_of(batch)
     tensors = [leaf for leaf in pytree.tree_leaves((inputs, targets)) if isinstance(leaf, Tensor)]
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in tensors}
     if len(tensors) < 2 or len(sizes) != 1 or not sizes.pop():

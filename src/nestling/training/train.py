@@ -13,10 +13,10 @@ from torch import nn
 
 from nestling.data import Data
 from nestling.errors import DtypeError
-from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_for
+from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_for, pairs
 from nestling.processes import ALONE, Processes, connected
 from nestling.reading import Cut, make_cut
-from nestling.running import Nested, norms_with_statistics, recalibrate
+from nestling.running import Nested, Read, norms_with_statistics, recalibrate
 from nestling.storage import tensors_digest
 from nestling.training.folder import RunFolder, add_cuts
 from nestling.training.kept_state import Keeper, Memory
@@ -41,20 +41,22 @@ def train(
     starts_from: str | None = None,
     teacher: nn.Module | None = None,
     figures: Figures | None = None,
+    batch: Read | None = None,
     quiet: bool = False,
 ) -> Run:
     """Train a nested network in place by a recipe; its final weights are the best in validation, or as good.
 
-    ``data`` is a data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. With
-    ``out`` the run is a folder: the same call made again resumes a run that was stopped, and reads back a complete one.
-    ``likelihood`` says what an output means; by default it is the network's own (``nested.likelihood``), else the one
-    for the data set, and categorical for loaders. For numbers the network learns targets that are standardised by their
-    mean and standard deviation in the training data (for loaders in the first 10,000 examples, or as you pass with
-    ``nl.prediction.Gaussian().fitted(targets)``); log, scores and predictions are in the targets' own units.
-    ``teacher`` is a trained network; all widths learn from its predictions as well as from the labels. To fine-tune a
-    trained network, pass the network as it was before ``nest`` (the recipe's auto choices follow).
-    ``starts_from`` names the initial weights, so that the folder can tell runs with different ones apart. ``figures``
-    computes figures of the network after each epoch, for the log and the progress line.
+    ``data`` is a data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. Batches of
+    loaders are pairs (inputs, targets), or dictionaries with ``labels``; ``batch`` is a function that makes such a
+    batch of any other. With ``out`` the run is a folder: the same call made again resumes a run that was stopped, and
+    reads back a complete one. ``likelihood`` says what an output means; by default it is the network's own
+    (``nested.likelihood``), else the one for the data set, and categorical for loaders. For numbers the network learns
+    targets that are standardised by their mean and standard deviation in the training data (for loaders in the first
+    10,000 examples, or as you pass with ``nl.prediction.Gaussian().fitted(targets)``); log, scores and predictions are
+    in the targets' own units. ``teacher`` is a trained network; all widths learn from its predictions as well as from
+    the labels. To fine-tune a trained network, pass the network as it was before ``nest`` (the recipe's auto choices
+    follow). ``starts_from`` names the initial weights, so that the folder can tell runs with different ones apart.
+    ``figures`` computes figures of the network after each epoch, for the log and the progress line.
 
     Started by torchrun, the processes share every batch: all draw the same widths, but different weight noise.
     Ctrl-C and SIGTERM save the run first (in the main thread), and then raise ``Stopped``, a KeyboardInterrupt.
@@ -63,7 +65,7 @@ def train(
         raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
     recipe = recipe or Recipe()
     with connected() as processes, Stopping().watching() as stopping:
-        feed = processes.agree(lambda: make_feed(data, recipe, processes))
+        feed = processes.agree(lambda: make_feed(data, recipe, processes, batch))
         chosen = processes.agree(lambda: chosen_likelihood(feed, nested, likelihood))
         check_objective(recipe.objective, chosen, teacher)
         if chosen.needs_targets:
@@ -142,7 +144,7 @@ def _fit_calibrations(
 ) -> list[Calibration]:
     """One calibration per cut, at every coverage for which the validation data has enough examples."""
     with torch.random.fork_rng(devices=[]):  # a loader draws a seed whenever an iteration begins
-        num_examples = sum(len(targets) for _, targets in validation)
+        num_examples = sum(len(targets) for _, targets in pairs(validation))
         coverage = [share for share in COVERAGES if num_examples >= math.ceil(share / (1 - share))]
         return calibrate(
             nested,
