@@ -46,6 +46,7 @@ def train(
 
     ``data`` is a data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. With
     ``out`` the run is a folder: the same call made again resumes a run that was stopped, and reads back a complete one.
+    With more epochs in the recipe a complete run goes on from its weights, with a new optimiser.
     ``likelihood`` by default depends on the data set, and is categorical for loaders.
     ``teacher`` is a trained network; all widths learn from its predictions as well as from the labels. To fine-tune a
     trained network, pass the network as it was before ``nest`` (the recipe's auto choices follow).
