@@ -29,6 +29,7 @@ from nestling.pruning import Pruning
 from nestling.search import Searching
 from nestling.storage import write_json
 from nestling.training import Recipe, Stopped, keep_statistics
+from nestling.training.run import identity_of
 
 QUICK = Recipe(epochs=2, batch_size=32, samples=2, cuts=(0.5, 1.0))
 FEW = Nesting(num_blocks=4, num_always=1)
@@ -645,6 +646,24 @@ def test_a_search_of_a_run_that_is_trained_further_spoils_nothing(with_norms, tm
     with pytest.raises(RunError, match="trained further in the meantime"):
         keep_statistics(opened, [])
     assert (run / "model.safetensors").read_bytes() == before
+
+
+def test_a_curve_of_other_weights_is_not_used(place, with_norms, tmp_path):
+    """The run went on after its search, and a later epoch was better."""
+    run = shutil.copytree(with_norms[0], tmp_path / "run")
+    opened = nl.open_run(run)
+    opened.nested.module.classifier.bias.data += 1
+    nl.save(opened.nested, run, notes={"run": identity_of(json.loads((run / "recipe.json").read_text()))})
+    (run / "calibration.json").unlink()
+    with pytest.raises(RunError, match=r"is of other weights.*nestling search .*run --trust"):
+        commands.extract(run, under=["params=1e9"], trust=True)
+
+
+def test_the_hint_after_a_search_can_be_copied(run, tmp_path):
+    said = commands.search(run, "params", Searching(num_points=2), trust=True)
+    assert f"nestling extract {run} --trust --under params=" in said
+    spaced = run.rename(tmp_path / "my run")
+    assert f"nestling extract '{spaced}' --under params=" in commands.search(spaced, "params", Searching(num_points=2))
 
 
 def test_a_search_says_at_once_that_it_can_not_write(run, monkeypatch):

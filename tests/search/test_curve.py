@@ -12,6 +12,7 @@ from nestling.network import Cut
 from nestling.search import Curve, Row, Tried
 from nestling.search.curve import front
 from nestling.search.quality import Quality
+from nestling.storage import write_json
 
 
 def row(width, score, *, latency=None, log_likelihood=-0.5):
@@ -92,11 +93,22 @@ def test_json_and_back(tmp_path):
 
 @pytest.mark.parametrize("content", [{}, {"rows": []}, {"groups": ["a"], "rows": [{"cut": 3}], "tried": []}])
 def test_what_is_no_curve(tmp_path, content):
-    from nestling.storage.files import write_json
-
     write_json(tmp_path / "curve.json", content)
     with pytest.raises(RunError, match="is not a curve"):
         Curve.read(tmp_path / "curve.json")
+
+
+@pytest.mark.parametrize(("name", "value"), [("score", "high"), ("score", "0.9"), ("params", None), ("cost", True)])
+def test_a_row_with_something_else_than_a_number_is_refused_in_one_line(tmp_path, name, value):
+    content = SOME.to_dict()
+    content["rows"][1][name] = value
+    write_json(tmp_path / "curve.json", content)
+    with pytest.raises(RunError, match=f"is not a curve .*its {name} is {value!r}"):
+        Curve.read(tmp_path / "curve.json")
+
+
+def test_a_curve_is_one_line():
+    assert repr(SOME) == "Curve(4 networks of 100 to 400 macs; 2 cuts tried by beam)"
 
 
 def test_the_front():

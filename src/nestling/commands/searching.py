@@ -1,5 +1,6 @@
 """``search`` and ``extract``: from a run to its curve, and to a smaller network."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from nestling.running import extract as run_extract
 from nestling.running.layers import plain_name
 from nestling.search import CostName, Curve, Searching
 from nestling.search import search as run_search
-from nestling.storage import FolderLock, remove_parts
+from nestling.storage import FolderLock, packed, remove_parts, weights_digest
 from nestling.training import Run, Stopping, keep_statistics, make_feed, make_statistics, open_run
 
 CURVE_FILE = "curve.json"
@@ -66,7 +67,8 @@ def search(
             draw_front(folder / CURVE_FILE.replace(".json", ".png"), curve)
     budget = "latency_ms" if cost == "latency" else cost
     middle = curve.rows[len(curve.rows) // 2].cost
-    example = f"nestling extract {folder} --under {budget}={f'{middle:.3g}' if cost == 'latency' else round(middle)}"
+    value = f"{middle:.3g}" if cost == "latency" else round(middle)
+    example = f"nestling extract {_words(folder, trust)} --under {budget}={value}"
     return f"{curve_table(curve)}\n\n{folder / CURVE_FILE} has the curve. Next: {example}"
 
 
@@ -85,7 +87,7 @@ def extract(
     budget = dict(map(_budget, under))
     run = open_run(folder, trust=trust)
     nested = run.nested
-    row = _curve_of(folder).row_under(**budget) if cut is None else None
+    row = _curve_of(run, _words(folder, trust)).row_under(**budget) if cut is None else None
     wanted = make_cut(nested.groups, row.cut if row is not None else cut or 0.0)
     packing = _packing(run, wanted, all_bits=all_bits, trust=trust)
     small = run_extract(nested, wanted)
@@ -123,10 +125,21 @@ def _with_pairs(nested: Nested, cut: Cut, most: int) -> Cut:
     return Cut(tuple((name, min(width, most) if groups[name].kind == "bit" else width) for name, width in cut.widths))
 
 
-def _curve_of(folder: Path) -> Curve:
-    if not (folder / CURVE_FILE).exists():
-        raise RunError(folder, "has no curve yet", f"Search first: nestling search {folder} --cost macs")
-    return Curve.read(folder / CURVE_FILE)
+def _curve_of(run: Run, words: str) -> Curve:
+    """The curve of a run, checked to be of its weights; ``words`` name the run on the command line."""
+    assert run.folder is not None
+    path, advice = run.folder / CURVE_FILE, f"Search first: nestling search {words} --cost macs"
+    if not path.exists():
+        raise RunError(run.folder, "has no curve yet", advice)
+    curve = Curve.read(path)
+    if curve.weights not in (None, weights_digest(packed(run.nested)[0])):
+        raise RunError(path, "is of other weights, since the run was trained further", advice)
+    return curve
+
+
+def _words(folder: Path, trust: bool) -> str:
+    """The words that name a run in a command to be copied."""
+    return shlex.quote(str(folder)) + (" --trust" if trust else "")
 
 
 def _budget(text: str) -> tuple[str, float]:

@@ -45,13 +45,22 @@ class Tried:
 
 @dataclass(frozen=True)
 class Curve:
-    """The best networks of a search, from the smallest to the whole one, and all cuts that were tried."""
+    """The best networks of a search, from the smallest to the whole one, and all cuts that were tried.
+
+    ``weights`` is a checksum of the weights that were searched, None in a curve of an earlier version.
+    """
 
     rows: tuple[Row, ...]
     tried: tuple[Tried, ...]
     cost: str
     strategy: str
     num_evaluations: int
+    weights: str | None = None
+
+    def __repr__(self) -> str:
+        ends = " to ".join(f"{row.cost:.4g}" for row in dict.fromkeys((self.rows[0], self.rows[-1])))
+        how = f"{len(self.tried)} cuts tried by {self.strategy}"
+        return f"Curve({len(self.rows)} networks of {ends} {self.cost}; {how})"
 
     def under(self, **budget: float) -> Cut:
         """The cut with the best score within all given budgets, such as ``latency_ms=4.0, bytes=200_000``.
@@ -102,6 +111,7 @@ class Curve:
         rows = [asdict(row) | {"cut": row.cut.as_dict()} for row in self.rows]
         tried = [[list(row.cut.as_dict().values()), row.removed, row.cost, *row.quality] for row in self.tried]
         about = {"cost": self.cost, "strategy": self.strategy, "num_evaluations": self.num_evaluations}
+        about["weights"] = self.weights
         return {**about, "groups": list(self.rows[0].cut.as_dict()), "rows": rows, "tried": tried}
 
     @classmethod
@@ -116,14 +126,15 @@ class Curve:
     @classmethod
     def _from_dict(cls, saved: Mapping[str, Any]) -> "Curve":
         names = [str(name) for name in saved["groups"]]
-        rows = tuple(Row(**{**row, "cut": _cut(row["cut"])}) for row in saved["rows"])
+        rows = tuple(map(_row, saved["rows"]))
         tried = tuple(
             Tried(_cut(dict(zip(names, widths, strict=True))), int(removed), float(cost), Quality(float(s), float(ll)))
             for widths, removed, cost, s, ll in saved["tried"]
         )
         if not rows:
             raise ValueError("it has no rows")
-        return cls(rows, tried, str(saved["cost"]), str(saved["strategy"]), int(saved["num_evaluations"]))
+        about = str(saved["cost"]), str(saved["strategy"]), int(saved["num_evaluations"])
+        return cls(rows, tried, *about, saved.get("weights"))
 
     def _check(self, budget: Mapping[str, float]) -> None:
         names = [name for name in BUDGETS if all(getattr(row, name) is not None for row in self.rows)]
@@ -143,6 +154,15 @@ def front(rows: Sequence[Tried]) -> list[Tried]:
         if not best or row.quality > best[-1].quality:
             best.append(row)
     return best
+
+
+def _row(saved: Mapping[str, Any]) -> Row:
+    """A row as it was saved; only its latency may be missing."""
+    for name, value in saved.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (is_number or name == "cut" or (name == "latency_ms" and value is None)):
+            raise TypeError(f"its {name} is {value!r}")
+    return Row(**{**saved, "cut": _cut(saved["cut"])})
 
 
 def _cut(widths: Mapping[str, Any]) -> Cut:

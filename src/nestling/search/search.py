@@ -78,7 +78,7 @@ def search(
     delivered = dict.fromkeys((*best, space.full))  # the whole network, for comparison
     rows = [_row(nested, cut, costs, loader, recalibration, likelihood, spread) for cut in delivered]
     rows.sort(key=lambda row: row.cost)
-    return Curve(tuple(rows), tuple(tried), costs.name, strategy, scores.num_used)
+    return Curve(tuple(rows), tuple(tried), costs.name, strategy, scores.num_used, about["weights"])
 
 
 _AT_ONCE = 64

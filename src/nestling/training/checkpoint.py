@@ -25,7 +25,8 @@ class State:
 
     ``best_score`` and ``best_epoch`` are of the highest validation; the saved weights are those of ``kept_epoch``. The
     data, widths and noise of a step depend only on the recipe's seed and the step's number, so that no random state is
-    saved. ``steps_back`` counts how often the run went back to lower its learning rates.
+    saved. ``steps_back`` counts how often the run went back to lower its learning rates. ``began`` is the epoch after
+    which a complete run went on, 0 in a run that never did.
     """
 
     step: int = 0
@@ -38,6 +39,7 @@ class State:
     seconds: float = 0.0
     steps_back: int = 0
     finished: bool = False
+    began: int = 0
 
 
 def pack_checkpoint(
@@ -73,10 +75,11 @@ def unpack_checkpoint(
 def state_of(path: Path, record: Mapping[str, Any]) -> State:
     """The state in a checkpoint's record, checked."""
     saved = record.get("state")
-    if not isinstance(saved, dict) or saved.keys() != {field.name for field in fields(State)}:
+    saved = {"began": 0, **saved} if isinstance(saved, dict) else {}  # earlier versions have no began
+    if saved.keys() != {field.name for field in fields(State)}:
         raise RunError(path, "does not say how far the run is", _ADVICE)
     state = State(**saved)
-    counts = [state.step, state.epoch, state.batch, state.steps_back]
+    counts = [state.step, state.epoch, state.batch, state.steps_back, state.began]
     counts += [epoch for epoch in (state.best_epoch, state.kept_epoch) if epoch is not None]
     numbers: list[Any] = [state.seconds, *([] if state.best_score is None else [state.best_score])]
     valid_counts = all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < _MOST for n in counts)

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -37,6 +38,7 @@ from nestling.training.recipe import Recipe
 from nestling.training.run import (
     CALIBRATION_FILE,
     CHECK,
+    FIRST_EPOCHS,
     IDENTITY_KEYS,
     LOG_FILE,
     RECIPE_FILE,
@@ -87,10 +89,8 @@ class RunFolder(Keeper):
             note(self._identity)
             return None
         saved = read_json(path)
-        for key in IDENTITY_KEYS:
-            if saved.get(key) != self._wanted[key]:
-                advice = "Choose another folder, or give the same command as before."
-                raise RunError(self.place, f"holds another run: {_difference(key, saved, self._wanted)}", advice)
+        self._saved, self._identity = saved, identity_of(saved)
+        self._check_same_run(saved)
         note(self._identity)
         state = self._resume_last_good(nested, optimiser)
         if state is not None:
@@ -98,6 +98,24 @@ class RunFolder(Keeper):
             self.lines = lines_until(self.place / LOG_FILE, state.epoch, self._identity)
             self._write_log()
         return state
+
+    def _check_same_run(self, saved: Mapping[str, Any]) -> None:
+        """Raise if the folder has another run; one of fewer epochs is the same run, which may go on."""
+        now = {**saved, "recipe": saved["recipe"] | {"epochs": self._epochs}} if self._gets_more(saved) else saved
+        for key in IDENTITY_KEYS:
+            if now.get(key) != self._wanted[key]:
+                advice = "Choose another folder, or give the same command as before."
+                raise RunError(self.place, f"holds another run: {_difference(key, now, self._wanted)}", advice)
+
+    @property
+    def _epochs(self) -> int:
+        return int(self._wanted["recipe"]["epochs"])
+
+    def _gets_more(self, saved: Mapping[str, Any]) -> bool:
+        """Whether more epochs are wanted than the run in the folder has."""
+        recipe = saved.get("recipe")
+        epochs = recipe.get("epochs") if isinstance(recipe, dict) else None
+        return isinstance(epochs, int) and epochs < self._epochs
 
     def _check_best(self, state: State) -> None:
         """Raise if the weights are not those that the run kept, for example restored from an earlier epoch."""
@@ -134,11 +152,29 @@ class RunFolder(Keeper):
         self._check_run(path, record)
         state = state_of(path, record)
         if not state.finished:
+            if self._gets_more(self._saved):
+                wrong = f"holds another run: {_difference('recipe', self._saved, self._wanted)}"
+                advice = "Give the same command as before: a run can have more epochs once it is complete."
+                raise RunError(self.place, wrong, advice)
             return unpack_checkpoint(tensors, record, nested, optimiser, path)
         if not (self.place / WEIGHTS_FILE).exists():
             raise RunError(
                 self.place / WEIGHTS_FILE, "is missing, though the run is complete", "Train in another folder."
             )
+        first = self._saved.get(FIRST_EPOCHS, self._saved["recipe"]["epochs"])
+        return state if record.get("epochs", first) >= self._epochs else self._go_on(state, first, nested, optimiser)
+
+    def _go_on(self, state: State, first: int, nested: Nested, optimiser: torch.optim.Optimizer) -> State:
+        """Begin the additional epochs of a complete run, from its best weights and with a new optimiser.
+
+        The recipe is written first: a process that is killed in between begins them again.
+        """
+        write_json(self.place / RECIPE_FILE, {**self._saved, "recipe": self._wanted["recipe"], FIRST_EPOCHS: first})
+        self.give_best(nested)
+        nested.statistics = {}
+        (self.place / CALIBRATION_FILE).unlink(missing_ok=True)  # it is fitted again to the weights of the end
+        state = replace(state, finished=False, began=state.epoch)
+        self.checkpoint(state, nested, optimiser)
         return state
 
     def checkpoint(self, state: State, nested: Nested, optimiser: torch.optim.Optimizer) -> None:
@@ -169,7 +205,7 @@ class RunFolder(Keeper):
     def finish(self, state: State, calibrations: list[Calibration]) -> None:
         """Write the calibrations, and a checkpoint that only says that the run is complete."""
         write_calibrations(self.place, calibrations)
-        self._write_checkpoint({}, {"state": vars(state) | {"finished": True}})
+        self._write_checkpoint({}, {"state": vars(state) | {"finished": True}, "epochs": self._epochs})
         with suppress(OSError):  # the file is no longer needed, and does no harm
             (self.place / PREVIOUS_FILE).unlink()
 

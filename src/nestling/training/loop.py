@@ -97,12 +97,14 @@ class Loop:
         if (
             state.steps_back > self.recipe.step_back
             or state.batch > num_batches
+            or state.began > state.epoch
             or state.step != state.epoch * num_batches + state.batch
         ):
             problem = f"is at step {state.step}, batch {state.batch} of epoch {state.epoch}, which no run reaches"
             raise RunError("the checkpoint", problem, "Delete it to start from the beginning.")
 
     def _train(self, quiet: bool) -> None:
+        self.nested.statistics = {}  # those of other weights
         with Progress(self.num_steps, "train", done=self.state.step, shown=not quiet) as progress:
             if self.keeper.notice:
                 progress.say(self.keeper.notice)
@@ -268,7 +270,8 @@ class Loop:
         return dict(zip(self._cuts, scores, strict=True))
 
     def _lr_factor(self, share: float) -> float:
-        return schedules.lr_factor(self.recipe, share) * STEP_BACK**self.state.steps_back
+        began = self.state.began / self.recipe.epochs
+        return schedules.lr_factor(self.recipe, share, began) * STEP_BACK**self.state.steps_back
 
     def _kappa(self, share: float) -> float:
         return self.largest_kappa * schedules.kappa_factor(self.recipe, share)
@@ -286,7 +289,7 @@ class Loop:
         best, patience = self.state.best_epoch, self.recipe.patience
         if patience is None or best is None or self.recipe.keep == "last":
             return False
-        return self.state.epoch - best >= patience
+        return self.state.epoch - max(best, self.state.began) >= patience
 
     def _in_bfloat16(self) -> bool:
         wanted = self.recipe.precision

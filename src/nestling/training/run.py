@@ -25,6 +25,8 @@ CALIBRATION_FILE = "calibration.json"
 CHECK = "crc32"
 IDENTITY_KEYS = ("data", "recipe", "network")
 """The keys of a record that are equal for two records of the same run."""
+FIRST_EPOCHS = "first_epochs"
+"""The key of a record for the epochs that the run was begun with, if it was given more when it was complete."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,11 @@ def describes_data(about: Mapping[str, Any]) -> bool:
 
 
 def identity_of(record: Mapping[str, Any]) -> str:
-    """The name of a run in its files: a checksum of its data, recipe and network."""
-    return digest({key: record.get(key) for key in IDENTITY_KEYS})
+    """The name of a run in its files: a checksum of its data, network, and the recipe that it was begun with."""
+    named = {key: record.get(key) for key in IDENTITY_KEYS}
+    if FIRST_EPOCHS in record and isinstance(named["recipe"], dict):
+        named["recipe"] = named["recipe"] | {"epochs": record[FIRST_EPOCHS]}
+    return digest(named)
 
 
 def read_run(place: Path, module: nn.Module | None, *, trust: bool) -> tuple[Nested, dict[str, Any], list[Calibration]]:

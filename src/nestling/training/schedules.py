@@ -15,9 +15,12 @@ def largest_lr(recipe: Recipe, num_steps: int, *, is_delicate: bool = False) -> 
     return OPTIMISERS["adamw" if recipe.optimiser == "auto" else recipe.optimiser].lr(num_steps, is_delicate)
 
 
-def lr_factor(recipe: Recipe, share: float) -> float:
-    """The factor on the learning rates: a linear rise, then the recipe's schedule."""
-    rising = min(1.0, share / recipe.lr_warm_up) if recipe.lr_warm_up else 1.0
+def lr_factor(recipe: Recipe, share: float, began: float = 0.0) -> float:
+    """The factor on the learning rates: a linear rise from the share where the run began or went on, then the schedule.
+
+    A run that goes on starts with a new optimiser, so that its rates rise again, over that share of what is left.
+    """
+    rising = min(1.0, (share - began) / (recipe.lr_warm_up * (1 - began))) if recipe.lr_warm_up else 1.0
     if recipe.schedule == "constant":
         return rising
     if recipe.schedule == "step":
@@ -25,7 +28,7 @@ def lr_factor(recipe: Recipe, share: float) -> float:
     if share < recipe.lr_warm_up:
         return rising
     falling = (share - recipe.lr_warm_up) / (1 - recipe.lr_warm_up) if recipe.lr_warm_up < 1 else 0.0
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, falling)))
+    return rising * 0.5 * (1 + math.cos(math.pi * min(1.0, falling)))
 
 
 def kappa_factor(recipe: Recipe, share: float) -> float:

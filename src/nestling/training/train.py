@@ -49,7 +49,8 @@ def train(
     ``data`` is a data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. Batches of
     loaders are pairs (inputs, targets), or dictionaries with ``labels``; ``batch`` is a function that makes such a
     batch of any other. With ``out`` the run is a folder: the same call made again resumes a run that was stopped, and
-    reads back a complete one. ``likelihood`` says what an output means; by default it is the network's own
+    reads back a complete one. With more epochs in the recipe a complete run goes on from its weights, with a new
+    optimiser. ``likelihood`` says what an output means; by default it is the network's own
     (``nested.likelihood``), else the one for the data set, and categorical for loaders. For numbers the network learns
     targets that are standardised by their mean and standard deviation in the training data (for loaders in the first
     10,000 examples, or as you pass with ``nl.prediction.Gaussian().fitted(targets)``); log, scores and predictions are
