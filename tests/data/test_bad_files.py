@@ -9,14 +9,13 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from data_files import idx_bytes, some_bytes, write_image
+from data_files import some_bytes, write_image
 from numpy.lib import format as npy
 from PIL import Image
 
 from nestling.commands import load_weights
 from nestling.data import load, read_inputs
 from nestling.data.formats.cifar_pickle import read_cifar_pickle
-from nestling.data.formats.idx import read_idx
 from nestling.errors import NestlingError
 from nestling.report import text_table
 
@@ -148,11 +147,17 @@ def test_labels_beyond_all_numbers(tmp_path, label, recwarn):
         refusal(read_cifar_pickle, pickle.dumps(batch, 2), "a batch")
 
 
-def test_a_damaged_idx_does_not_fill_the_memory(tmp_path):
-    content = bytearray(idx_bytes(some_bytes(2, 28, 28)))
-    content[4:16] = b"\xff" * 12
-    (tmp_path / "x-idx3-ubyte").write_bytes(content)
-    assert "bytes of memory" in refusal(read_idx, tmp_path / "x-idx3-ubyte", 3)
+@pytest.mark.parametrize("x", [["a"] * 4, [1j] * 4, [np.nan] * 4, [1e300] * 4, []], ids=str)
+def test_inputs_that_are_no_numbers(tmp_path, x, recwarn):
+    np.save(tmp_path / "x.npy", np.array([x]))
+    assert "x.npy" in refusal(read_inputs, tmp_path / "x.npy", shape=(4,), mean=[0.0] * 4, std=[1.0] * 4)
+    assert not recwarn.list
+
+
+def test_numbers_of_another_byte_order_are_read(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(4, dtype=">f8")[None])
+    _, x = read_inputs(tmp_path / "x.npy", shape=(4,), mean=[0.0] * 4, std=[1.0] * 4)
+    assert x.tolist() == [[0, 1, 2, 3]]
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a device", "nothing"])

@@ -75,6 +75,9 @@ def test_without_a_place_for_notes_a_run_is_trained_and_asks(place, tmp_path, mo
     with pytest.raises(RunError, match="--trust"):
         commands.evaluate(tmp_path / "run", (1.0,), samples=0)
     assert commands.evaluate(tmp_path / "run", (1.0,), samples=0, trust=True)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    commands.train(str(place / "mine.npz"), "mlp", tmp_path / "run", FEW, QUICK, model_options=["hidden=[8]"])
+    assert commands.evaluate(tmp_path / "run", (1.0,), samples=0), "the same command again says whose run it is"
 
 
 def test_a_recipe_that_would_never_end_is_refused(run):

@@ -48,6 +48,17 @@ def num_outputs_of(parts: list[Part], where: str) -> int:
     return classes
 
 
+def finite_numbers(values: NDArray[Any], what: str) -> NDArray[np.float32]:
+    """The numbers as float32; NaN, infinity and what float32 can't hold are refused."""
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is counted
+        numbers: NDArray[np.float32] = values.astype(np.float32)
+    num_bad = int((~np.isfinite(numbers)).sum())
+    if num_bad:
+        share = f"{num_bad} entries of {numbers.size}"
+        raise DataError(f"{what} have {share} that are NaN, infinite or too large. Remove or fill them.")
+    return numbers
+
+
 def _inputs(x: NDArray[Any], where: str) -> Tensor:
     if x.dtype.kind not in "uifb" or x.ndim not in (2, 3, 4):
         needed = "numbers (N, D), (N, H, W), (N, C, H, W) or (N, H, W, C)"
@@ -58,7 +69,7 @@ def _inputs(x: NDArray[Any], where: str) -> Tensor:
         x = x[:, None]
     if x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
         x = x.transpose(0, 3, 1, 2)
-    return as_tensor(x if x.dtype == np.uint8 else _finite(x, f"{where}: inputs"))
+    return as_tensor(x if x.dtype == np.uint8 else finite_numbers(x, f"{where}: inputs"))
 
 
 def _targets(y: NDArray[Any], where: str) -> Tensor:
@@ -73,7 +84,7 @@ def _targets(y: NDArray[Any], where: str) -> Tensor:
         _check_numbers(y, where)
         return torch.from_numpy(y.astype(np.int64))
     if y.ndim in (1, 2) and y.dtype.kind == "f" and y.size:
-        return as_tensor(_finite(y.reshape(len(y), -1), f"{where}: targets"))
+        return as_tensor(finite_numbers(y.reshape(len(y), -1), f"{where}: targets"))
     needed = "whole numbers (N,), masks of bytes (N, H, W) or (N, R, H, W), or real numbers (N,) or (N, D)"
     raise DataError(f"{where}: targets are {y.dtype} of shape {y.shape}, but must be {needed}. Convert them.")
 
@@ -84,16 +95,6 @@ def _check_numbers(labels: NDArray[Any], where: str) -> None:
     if values.size and int(values[-1]) + 1 > 2 * values.size:
         listed = ", ".join(map(str, values[:5].tolist())) + (", ..." if values.size > 5 else "")
         raise DataError(f"{where}: labels are {listed}, up to {values[-1]}. Number classes from 0, without gaps.")
-
-
-def _finite(values: NDArray[Any], what: str) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is counted
-        numbers: NDArray[np.float32] = values.astype(np.float32)
-    num_bad = int((~np.isfinite(numbers)).sum())
-    if num_bad:
-        share = f"{num_bad} entries of {numbers.size}"
-        raise DataError(f"{what} have {share} that are NaN, infinite or too large. Remove or fill them.")
-    return numbers
 
 
 def _length(array: NDArray[Any]) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nestling.data.arrays import finite_numbers
 from nestling.data.faults import DataError, MissingError
 from nestling.data.formats.archive import FolderTree
 from nestling.data.formats.images import is_image, read_images
@@ -33,7 +34,7 @@ def read_inputs(
     if not source.exists():
         raise MissingError(f"{source} does not exist. Pass an image, a folder of images, an .npy or an .npz file.")
     if source.suffix in (".npy", ".npz"):
-        array = _with_channels(_array(source), shape)
+        array = _with_channels(_numbers(_array(source), source), shape)
         if array.shape[1:] != tuple(shape):
             raise DataError(f"{source} has inputs of shape {array.shape[1:]}, but the network takes {tuple(shape)}.")
         names = [f"{source.name}[{number}]" for number in range(len(array))]
@@ -66,6 +67,13 @@ def _with_channels(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     if len(shape) == 3 and array.shape[1:] == (*shape[1:], shape[0]):
         return np.moveaxis(array, -1, 1)
     return array
+
+
+def _numbers(array: np.ndarray, path: Path) -> np.ndarray:
+    """Bytes as they are, other numbers as float32."""
+    if array.dtype.kind not in "uifb" or not array.size:
+        raise DataError(f"{path} has inputs that are {array.dtype} of shape {array.shape}. Save numbers, at least one.")
+    return array if array.dtype == np.uint8 else finite_numbers(array, f"{path}: inputs")
 
 
 def _array(path: Path) -> np.ndarray:
