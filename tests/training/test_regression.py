@@ -173,6 +173,15 @@ def test_two_outputs_with_one_noise_are_told_what_to_choose():
         HeteroscedasticGaussian().check(torch.zeros(3, 2), torch.zeros(3, 2))
 
 
+def test_after_an_error_another_likelihood_can_be_chosen():
+    nested, classes = network(3), TensorDataset(normal(24, 4), torch.arange(24) % 3)
+    with pytest.raises(nl.DtypeError, match="target"):
+        nl.train(nested, (classes, classes), QUICK, likelihood=Gaussian(center=0.0), quiet=True)
+    assert nl.train(nested, (classes, classes), QUICK.but(epochs=1), quiet=True).likelihood == "categorical"
+    with pytest.raises(nl.ArgumentError, match="scale: got 2 numbers, but it must be as many as center has, 3"):
+        Gaussian(center=[1.0, 2.0, 3.0], scale=[1.0, 2.0])
+
+
 def test_numbers_without_a_likelihood_are_told_what_to_pass():
     with pytest.raises(nl.DtypeError, match="pass likelihood='gaussian' for numbers"):
         nl.train(network(), (numbers(64, 5), numbers(64, 7)), QUICK, quiet=True)
@@ -190,6 +199,20 @@ def test_a_network_of_before_answers_as_before(tmp_path):
         expected = torch.distributions.Normal(again(x), 1.0).log_prob(y).mean()
     assert again.likelihood is None
     assert scores.nll == pytest.approx(-float(expected), abs=1e-5)
+
+
+class Scaled(nl.prediction.Categorical):
+    name = "scaled"
+
+
+def test_a_likelihood_of_ones_own_is_left_to_its_owner(tmp_path):
+    nested = network(3)
+    nested.likelihood = Scaled()
+    nl.save(nested, tmp_path)
+    assert nl.load(tmp_path, network(3).module).likelihood is None
+    other = network(3)
+    other.likelihood = Scaled()
+    assert isinstance(nl.load(tmp_path, other).likelihood, Scaled)
 
 
 def test_half_precision_does_not_round_the_unit(tmp_path):

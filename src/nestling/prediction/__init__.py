@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from nestling.prediction.evaluate import check_repeatable, evaluate, pairs
     from nestling.prediction.likelihood import Likelihood
     from nestling.prediction.likelihoods import (
+        LIKELIHOODS,
         Bernoulli,
         Categorical,
         Gaussian,

@@ -41,7 +41,10 @@ class _Normal(Likelihood):
         self.needs_targets = center is None and scale is None
         centers = _numbers("center", 0.0 if center is None else center)
         scales = _numbers("scale", 1.0 if scale is None else scale)
-        self.center, self.scale = torch.broadcast_tensors(centers, _positive("scale", scales))
+        size = max(len(centers), len(scales))
+        if {len(centers), len(scales)} - {1, size}:
+            raise ArgumentError("scale", f"{len(scales)} numbers", f"as many as center has, {len(centers)}", "Or one.")
+        self.center, self.scale = centers.expand(size), _positive("scale", scales).expand(size)
 
     @abstractmethod
     def raw_moments(self, output: Tensor, axis: int) -> tuple[Tensor, Tensor]:
@@ -226,7 +229,7 @@ def _bounded(raw: Tensor) -> Tensor:
 
 def _numbers(name: str, values: float | Sequence[float]) -> Tensor:
     """One number, or one for each number of a target, as a tensor (D,) in double precision."""
-    listed = values if isinstance(values, tuple | list) else [values]
+    listed: Sequence[Any] = values if isinstance(values, tuple | list) else [values]
     if not listed:
         raise ArgumentError(name, "no number", "a number, or one for each number of a target", "Pass a float.")
     return torch.tensor([finite_number(name, value) for value in listed], dtype=torch.float64)

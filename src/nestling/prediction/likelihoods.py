@@ -1,6 +1,6 @@
 """The likelihoods by name, and the one that a network was trained with."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nestling.errors import ArgumentError
@@ -14,10 +14,10 @@ def likelihood_named(name: str | Likelihood) -> Likelihood:
     """The likelihood of that name; a Likelihood, such as ``Gaussian(std=0.1)``, is returned unchanged."""
     if isinstance(name, Likelihood):
         return name
-    if name not in _LIKELIHOODS:
-        needed = f"one of {', '.join(_LIKELIHOODS)}, or a Likelihood"
+    if name not in LIKELIHOODS:
+        needed = f"one of {', '.join(LIKELIHOODS)}, or a Likelihood"
         raise ArgumentError("likelihood", repr(name), needed, "'categorical' is for classes and segmentation.")
-    return _LIKELIHOODS[name]()
+    return LIKELIHOODS[name]()
 
 
 def likelihood_for(network: object, given: str | Likelihood | None = None) -> Likelihood:
@@ -32,11 +32,12 @@ def likelihood_from(saved: Mapping[str, Any]) -> Likelihood:
     """The likelihood that ``to_dict`` described."""
     options = dict(saved)
     name = options.pop("name", None)
-    if name not in _LIKELIHOODS:
-        raise ArgumentError("likelihood", repr(name)[:40], f"one of {', '.join(_LIKELIHOODS)}", "Pass it by hand.")
-    return _LIKELIHOODS[name](**options)
+    if name not in LIKELIHOODS:
+        raise ArgumentError("likelihood", repr(name)[:40], f"one of {', '.join(LIKELIHOODS)}", "Pass it by hand.")
+    return LIKELIHOODS[name](**options)
 
 
-_LIKELIHOODS: dict[str, type[Categorical | Bernoulli | Gaussian | HeteroscedasticGaussian]] = {
+LIKELIHOODS: dict[str, Callable[..., Likelihood]] = {
     kind.name: kind for kind in (Categorical, Bernoulli, Gaussian, HeteroscedasticGaussian)
 }
+"""The likelihoods by name; one of yours that is put here is found when a network that has it is loaded."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nestling import models
 from nestling.errors import NestlingError, RunError, TraceError
 from nestling.models import Source, source_of
-from nestling.prediction import Likelihood, likelihood_from
+from nestling.prediction import LIKELIHOODS, Likelihood, likelihood_from
 from nestling.reading import Cut, make_cut
 from nestling.running import Nested
 from nestling.storage.files import bytes_of, digest, read_tensors, write_json, write_tensors
@@ -128,10 +128,15 @@ def unpack(nested: Nested, tensors: Mapping[str, Tensor], record: Mapping[str, A
 
 
 def _likelihood_in(record: Mapping[str, Any], nested: Nested, tensors: Mapping[str, Tensor]) -> nn.Module | None:
-    """The saved likelihood: the network's own, whose parameters an optimiser may hold, if it is of the same kind."""
+    """The saved likelihood, in the network's own, whose parameters an optimiser may hold, if it is of the same kind.
+
+    One of the user's, which no file can hold, is left to the user.
+    """
     own, saved = nested.likelihood, record.get("likelihood")
-    if saved is None or (isinstance(own, Likelihood) and own.is_like(saved)):
-        return own if saved is not None else None
+    if saved is None:
+        return None
+    if saved.get("name") not in LIKELIHOODS or (isinstance(own, Likelihood) and own.is_like(saved)):
+        return own
     device = next((tensor.device for tensor in nested.tensors().values()), None)
     return likelihood_from(saved).to(device, _dtype_of(tensors))
 

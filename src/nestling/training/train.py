@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -71,11 +72,12 @@ def train(
         check_objective(recipe.objective, chosen, teacher)
         if chosen.needs_targets:
             chosen = processes.agree(lambda: chosen.fitted(feed.targets()))
-        nested.likelihood = chosen.to(next((t.device for t in nested.tensors().values()), None))
+        chosen = chosen.to(next((t.device for t in nested.tensors().values()), None))
         about = feed.about | {"likelihood": chosen.name, "starts_from": starts_from}
         about |= {} if teacher is None else {"teacher": tensors_digest(teacher.state_dict().values())}
         place = None if out is None else Path(out)
-        with processes.agree(lambda: _keeper(place, nested, recipe, about, processes)) as keeper:
+        keeper = processes.agree(lambda: _keeper(place, nested, recipe, about, processes))
+        with keeper, _learning(nested, chosen):
             loop = Loop(
                 *(nested, feed, recipe, chosen, keeper),
                 processes=processes,
@@ -93,6 +95,17 @@ def train(
                 if processes.is_first:
                     keeper.finish(state, calibrations)
     return Run(nested, recipe, chosen.name, keeper.lines, calibrations, about, place)
+
+
+@contextmanager
+def _learning(nested: Nested, likelihood: Likelihood) -> Iterator[None]:
+    """Give a network the likelihood that it learns with; after an error it has the one of before."""
+    before, nested.likelihood = nested.likelihood, likelihood
+    try:
+        yield
+    except Exception:
+        nested.likelihood = before
+        raise
 
 
 def _keeper(place: Path | None, nested: Nested, recipe: Recipe, about: dict[str, Any], processes: Processes) -> Keeper:
