@@ -612,7 +612,27 @@ def test_prune_leaves_a_network_that_runs_by_itself(place, tmp_path, structure):
     with torch.no_grad():
         assert about["test"]["accuracy"] == pytest.approx(float((program(x).argmax(1) == y).float().mean()))
         assert torch.allclose(again(x), program(x), atol=1e-6)
-    assert commands.prune(*words, model_options=["hidden=[12, 8]"]) == said
+    assert {path.name for path in (tmp_path / "out").glob("*.*")} == {"network.pt2", "pruned.safetensors", "small.json"}
+    assert f"({(tmp_path / 'out' / 'network.pt2').stat().st_size:,} of" in said  # the headline is of this file
+    again = commands.prune(*words, model_options=["hidden=[12, 8]"])
+    assert without_times(again) == without_times(said)
+
+
+def without_times(text):
+    """The text of ``prune`` without measured milliseconds."""
+    rows = re.sub(r"bytes\), .* for one example", "", text).splitlines()
+    return [row.split() for row in rows if not row.startswith(("ms ", "---"))]
+
+
+def test_prune_to_a_target(place, tmp_path):
+    recipe = Recipe(epochs=2, batch_size=32, lr=1e-2, order_lr=0.1, lr_warm_up=0.0, kappa=0.1, kl_warm_up=0.0)
+    options = Pruning(structure="units", under=("macs=0.5x", "params=300"))
+    source = str(place / "classes.npz")
+    said = commands.prune(source, "mlp", tmp_path / "out", options, recipe, model_options=["hidden=[12, 8]"])
+    about = json.loads((tmp_path / "out" / "small.json").read_text())
+    assert about["after"]["macs"] <= about["before"]["macs"] / 2
+    assert about["after"]["params"] <= 300
+    assert f"under macs=0.5x, params=300 ({about['num_beyond']} more units dropped)" in said
 
 
 @pytest.mark.parametrize(("function", "record"), [(nl.nest, Nesting), (nl.prune, Pruning), (nl.search, Searching)])
