@@ -56,7 +56,9 @@ def prune(
         how = f"torch can't export it: read {folder / PRUNED_FILE} with nl.load_pruned"
     else:
         how = f"torch.export.load('{folder}/{PROGRAM_FILE}').module()"
-    quality = f"{scores.quality:.2%} of the test data right" if scores.quality > 0 else f"test NLL {scores.nll:.4g}"
+    name = "accuracy" if scores.quality > 0 else "nll"
+    low, high = scores.bounds[name]
+    quality = f"test {name} {getattr(scores, name):.4g} (95 % interval {low:.4g} to {high:.4g})"
     return (
         f"{pruned}\n\n{quality}. Run it: {how}. "
         f"{folder / PRUNED_FILE} has the weights alone, in {size:,} bytes, for nl.load_pruned."

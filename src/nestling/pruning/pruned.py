@@ -107,7 +107,8 @@ class Pruned:
         for name, label in _COSTS.items():
             before, after = getattr(self.before, name), getattr(self.after, name)
             gone = f"{1 - after / before:.2%}" if before else "-"
-            rows.append((label, *(f"{v:.3g}" if name == "latency_ms" else str(v) for v in (after, before)), gone))
+            now, then = (f"{v:.3g}" if name == "latency_ms" else str(v) for v in (after, before))
+            rows.append((label, now, then, gone))
         target = f", under {self.target} ({self.num_beyond} more {self.structure} dropped)" if self.target else ""
         title = f"{self.method}, {self.structure}, threshold {self.threshold:g}{target}: {self.headline}"
         table = text_table(("what", "kept", "of", "gone"), rows, names=1)

@@ -132,7 +132,7 @@ class Stage:
 
     def _tuned(
         self, plan: Plan, network: nn.Module, kept: Mapping[str, Tensor], recipe: Recipe
-    ) -> tuple[nn.Module, list[dict[str, Any]]]:
+    ) -> tuple[nn.Module, Sequence[dict[str, Any]]]:
         """A copy of the resulting plain network after training, and the log of that; pruned weights stay zero."""
         trainable, tuned = deepcopy(network), deepcopy(network)  # the zeros of the second are not frozen
         if plan.structure == "weights":

@@ -48,7 +48,8 @@ class Target:
         """The cost of a network under the limits: the sum of its shares of the whole network's costs."""
         own = Delivered(network, self.whole.example)
         names = {_PRICED_AS[name] for name in self.limits}
-        return sum(getattr(own, name) / max(1, getattr(self.whole, name)) for name in sorted(names))
+        shares = [float(getattr(own, name)) / max(1, getattr(self.whole, name)) for name in sorted(names)]
+        return sum(shares)
 
     def _against(self, network: nn.Module) -> dict[str, tuple[float, float]]:
         """By the name of each limit the cost of a network, and the most that it may be."""
@@ -84,7 +85,7 @@ def narrowed(target: Target, signals: Flags, kept: Flags, last: Flags, build: Bu
     order = candidates[flat_signals[candidates].argsort(stable=True)]
 
     def without(number: int) -> dict[str, Tensor]:
-        parts = flat_kept.index_fill(0, order[:number], False).split([kept[name].numel() for name in names])
+        parts = torch.split(flat_kept.index_fill(0, order[:number], False), [kept[name].numel() for name in names])
         return {name: part.view_as(kept[name]) for name, part in zip(names, parts, strict=True)}
 
     too_few, enough = 0, len(order)
