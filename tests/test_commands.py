@@ -74,8 +74,8 @@ def run(place, tmp_path):
 
 
 def cells(table):
-    """The rows of a table by the names of its columns."""
-    lines = table.splitlines()
+    """The rows of a table by the names of its columns, without the intervals of scores."""
+    lines = re.sub(r" ±[\d.]+", "", table.split("\n\n")[0]).splitlines()
     header, *rows = [re.split(r"\s{2,}", line.strip()) for line in (lines[0], *lines[2:])]
     return [dict(zip(header, row, strict=True)) for row in rows]
 
@@ -552,6 +552,31 @@ def test_a_run_on_loaders_says_what_to_call_instead(tmp_path):
         commands.predict(tmp_path / "run", tmp_path, 1.0, 0, 0.9)
 
 
+def test_detection_stands_beside_what_a_guess_gives_and_a_limit_draws_examples(place, run, tmp_path, capsys):
+    """Few out-of-distribution examples make a guess look bad and many make it look superb, so the table says which."""
+    images, labels = pictures(900, seed=7)
+    np.savez(tmp_path / "many.npz", x=images, y=labels)
+    text = commands.evaluate(run, (0.5, 1.0), ood=str(tmp_path / "many.npz"), samples=1)
+    saved = json.loads((run / "scores.json").read_text())
+    scores = saved["rows"][0]["scores"]
+    strange = len(nl.data.load(str(tmp_path / "many.npz")).test)
+    assert scores["base_rate"] == strange / (strange + scores["count"]) > 0.8
+    assert f"OOD AUPR % (a guess: {100 * scores['base_rate']:.1f})" in text
+    assert "OOD AUROC % (a guess: 50)" in text
+    assert text.endswith(f"± is half of the 95 % interval over the {scores['count']} test examples.")
+    low, high = scores["bounds"]["accuracy"]
+    assert low < scores["accuracy"] < high or scores["accuracy"] == 1
+    assert f"{100 * scores['accuracy']:.2f} ±{50 * (high - low):.2f}" in text
+    assert {"nll", "ece", "brier", "accuracy", "auroc", "aupr"} == scores["bounds"].keys()
+    assert capsys.readouterr().err.splitlines()[-2:] == ["50% scored (1 of 2)", "100% scored (2 of 2)"]
+    commands.evaluate(run, (1.0,), ood=str(tmp_path / "many.npz"), samples=1, limit=10)
+    few = json.loads((run / "scores.json").read_text())
+    assert few["limit"] == few["rows"][0]["scores"]["count"] == 10
+    assert few["rows"][0]["scores"]["base_rate"] == 0.5
+    with pytest.raises(RangeError, match="limit: got 0"):
+        commands.evaluate(run, (1.0,), limit=0)
+
+
 def test_a_model_or_data_that_is_not_there_leaves_no_folder(place, tmp_path):
     with pytest.raises(ArgumentError, match="Did you mean mlp"):
         commands.train(str(place / "classes.npz"), "mlpp", tmp_path / "run", FEW, QUICK)
@@ -725,7 +750,8 @@ def test_prune_leaves_a_network_that_runs_by_itself(place, tmp_path, structure):
     said = commands.prune(*words, model_options=["hidden=[12, 8]"])
     about = json.loads((tmp_path / "out" / "small.json").read_text())
     assert about["structure"] == structure
-    assert f"{about['test']['accuracy']:.2%} of the test data right" in said
+    low, high = about["test"]["bounds"]["accuracy"]
+    assert f"test accuracy {about['test']['accuracy']:.4g} (95 % interval {low:.4g} to {high:.4g})" in said
     loaded = nl.data.load(str(place / "classes.npz"))
     program = torch.export.load(tmp_path / "out" / "network.pt2").module()
     whole = nl.models.build("mlp", hidden=[12, 8], in_features=25, num_classes=4)
@@ -734,7 +760,27 @@ def test_prune_leaves_a_network_that_runs_by_itself(place, tmp_path, structure):
     with torch.no_grad():
         assert about["test"]["accuracy"] == pytest.approx(float((program(x).argmax(1) == y).float().mean()))
         assert torch.allclose(again(x), program(x), atol=1e-6)
-    assert commands.prune(*words, model_options=["hidden=[12, 8]"]) == said
+    assert {path.name for path in (tmp_path / "out").glob("*.*")} == {"network.pt2", "pruned.safetensors", "small.json"}
+    assert f"({(tmp_path / 'out' / 'network.pt2').stat().st_size:,} of" in said  # the headline is of this file
+    again = commands.prune(*words, model_options=["hidden=[12, 8]"])
+    assert without_times(again) == without_times(said)
+
+
+def without_times(text):
+    """The text of ``prune`` without measured milliseconds."""
+    rows = re.sub(r"bytes\), .* for one example", "", text).splitlines()
+    return [row.split() for row in rows if not row.startswith(("ms ", "---"))]
+
+
+def test_prune_to_a_target(place, tmp_path):
+    recipe = Recipe(epochs=2, batch_size=32, lr=1e-2, order_lr=0.1, lr_warm_up=0.0, kappa=0.1, kl_warm_up=0.0)
+    options = Pruning(structure="units", under=("macs=0.5x", "params=300"))
+    source = str(place / "classes.npz")
+    said = commands.prune(source, "mlp", tmp_path / "out", options, recipe, model_options=["hidden=[12, 8]"])
+    about = json.loads((tmp_path / "out" / "small.json").read_text())
+    assert about["after"]["macs"] <= about["before"]["macs"] / 2
+    assert about["after"]["params"] <= 300
+    assert f"under macs=0.5x, params=300 ({about['num_beyond']} more units dropped)" in said
 
 
 @pytest.mark.parametrize(("function", "record"), [(nl.nest, Nesting), (nl.prune, Pruning), (nl.search, Searching)])

@@ -172,6 +172,9 @@ class Coin(Gate):
     def kl(self):
         return F.softplus(self.logit).sum()
 
+    def signal_to_noise(self):
+        return torch.full((self.num_units,), 10.0)
+
     def keep(self, threshold=None):
         return torch.sigmoid(self.logit) > (self.default_threshold if threshold is None else threshold)
 

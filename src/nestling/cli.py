@@ -105,6 +105,7 @@ def evaluate(
     *,
     cuts: tuple[float, ...] = (),
     ood: str | None = None,
+    limit: int | None = None,
     samples: int = 6,
     device: Device = "auto",
     trust: Trust = False,
@@ -116,10 +117,11 @@ def evaluate(
     Args:
         cuts: Fractions to cut to; by default those of the recipe.
         ood: Out-of-distribution data set that the uncertainty should detect; by default the held-out classes.
+        limit: Score at most this many examples of each set, drawn at random, always the same.
         samples: Weight samples to average over; 0 for the mean weights.
         device: auto takes a GPU where there is one.
     """
-    _show(commands.evaluate(run, cuts, ood=ood, samples=samples, trust=trust, device=device))
+    _show(commands.evaluate(run, cuts, ood=ood, limit=limit, samples=samples, trust=trust, device=device))
 
 
 def search(

@@ -50,13 +50,17 @@ class RunError(NestlingError):
 
 
 class BudgetError(NestlingError):
-    """A budget that no network of a curve meets; ``smallest`` has the costs of the smallest network."""
+    """A budget that no network meets; ``smallest`` has the costs of the smallest network."""
 
-    def __init__(self, budget: dict[str, float], smallest: dict[str, float]) -> None:
+    def __init__(
+        self,
+        budget: dict[str, float],
+        smallest: dict[str, float],
+        advice: str = "Raise the budget, or nest with fewer blocks that are always kept.",
+    ) -> None:
         self.budget = budget
         self.smallest = smallest
         wanted, least = (", ".join(f"{name}={value:.6g}" for name, value in by.items()) for by in (budget, smallest))
-        advice = "Raise the budget, or nest with fewer blocks that are always kept."
         super().__init__(f"no network fits {wanted}; the smallest takes {least}. {advice}")
 
 

@@ -77,6 +77,9 @@ def test_size_of_batches_does_not_matter(network, digits):
     x, y, _ = digits
     whole, parts = (evaluate(network, batches(x, y, size=size), samples=0).to_dict() for size in (len(x), 17))
     assert whole.pop("reliability")["count"] == parts.pop("reliability")["count"]
+    for name, bounds in whole.pop("bounds").items():
+        assert parts["bounds"][name] == pytest.approx(bounds, abs=1e-6)
+    del parts["bounds"]
     assert parts == pytest.approx(whole, abs=1e-6)
 
 
@@ -121,7 +124,7 @@ def test_scores_are_plain_json(network, digits):
     scores = evaluate(network, batches(x, y), cut=1.0, samples=1, ood=[foreign[:50], foreign[50:]])
     again = json.loads(json.dumps(scores.to_dict(), allow_nan=False))
     assert again["accuracy"] == scores.accuracy
-    assert set(again) == set("count nll ece auroc aupr by accuracy brier reliability".split())
+    assert set(again) == set("count nll ece auroc aupr base_rate by accuracy brier bounds reliability".split())
     assert set(again["by"]) == {"entropy", "mutual_information", "max_probability"}
     assert len(again["reliability"]["count"]) == 15
     assert evaluate(network, batches(x, y)).auroc is None

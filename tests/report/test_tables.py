@@ -133,14 +133,14 @@ def test_calibrated_scores_stand_beside_the_plain_ones(nested, batches):
 
 def test_table_has_a_column_for_what_was_measured(nested, batches):
     rows = score_widths(nested, batches, [0.5], samples=0)
-    header, _, line = widths_table(rows).splitlines()
+    header, _, line, *_ = widths_table(rows).splitlines()
     assert "accuracy %" in header
     assert "NLL" in header
     assert not {"OOD", "RMSE", "Dice", "calibrated"} & set(header.split())
     assert line.split()[:3] == ["0.5", "50.0%", str(rows[0].cost.params)]
     assert f"{100 * rows[0].scores.accuracy:.2f}" in line.split()
     strange = score_widths(nested, batches, [0.5], samples=0, ood=[torch.randn(10, 4)])
-    header, _, line = widths_table(strange).splitlines()
+    header, _, line, *_ = widths_table(strange).splitlines()
     assert "OOD AUPR %" in header
     assert f"{100 * strange[0].scores.aupr:.2f}" in line.split()
 
@@ -148,7 +148,7 @@ def test_table_has_a_column_for_what_was_measured(nested, batches):
 def test_regression_has_no_accuracy(nested, batches):
     targets = [(x, torch.randn(len(x), 3)) for x, _ in batches]
     rows = score_widths(nested, targets, [1.0], samples=0, likelihood="gaussian")
-    header, _, line = widths_table(rows).splitlines()
+    header, _, line, *_ = widths_table(rows).splitlines()
     assert "accuracy" not in header
     assert f"{rows[0].scores.rmse:.4f}" in line.split()
 

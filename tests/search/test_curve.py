@@ -69,7 +69,7 @@ def test_a_budget_that_nothing_meets_names_the_smallest():
 
 
 @pytest.mark.parametrize(
-    "budget", [{}, {"latency": 3}, {"latency_ms": 3}, {"macs": "4"}, {"macs": 0}, {"macs": -1}, {"macs": math.nan}]
+    "budget", [{}, {"latency": 3}, {"latency_ms": 3}, {"macs": "4ms"}, {"macs": 0}, {"macs": -1}, {"macs": math.nan}]
 )
 def test_budgets_that_mean_nothing(budget):
     with pytest.raises(ArgumentError) as caught:

@@ -10,9 +10,9 @@ from nestling.commands.building import build_network, load_weights, not_taken, o
 from nestling.commands.options import BATCH, Device
 from nestling.commands.own_data import say_skipped
 from nestling.data import AugmentChoice
-from nestling.delivery import PROGRAM_FILE, save_small
+from nestling.delivery import PROGRAM_FILE, write_program
 from nestling.prediction import ClassScores, LikelihoodName, evaluate
-from nestling.pruning import PRETRAINING, Pruning, save_pruned, to_dense, without_widths
+from nestling.pruning import PRETRAINING, Delivered, Pruning, save_pruned, without_widths
 from nestling.pruning import prune as run_pruning
 from nestling.storage import make_folder
 from nestling.training import Recipe, outputs_for
@@ -56,13 +56,17 @@ def prune(
     )
     nested = without_widths(pruned.network, example)
     scores = evaluate(nested, loaded.batches("test", BATCH), samples=0, likelihood=pruned.likelihood)
-    save_small(
-        to_dense(pruned.network).cpu(), ((example.cpu(),), {}), folder, pruned.to_dict() | {"test": scores.to_dict()}
-    )
     size = save_pruned(pruned.network, folder / PRUNED_FILE)
-    is_right = isinstance(scores, ClassScores) and scores.iou is None
-    quality = f"{scores.quality:.2%} of the test data right" if is_right else f"test NLL {scores.nll:.4g}"
+    program = pruned.program if example.device.type == "cpu" else Delivered(pruned.network.cpu(), example.cpu()).program
+    write_program(program, folder, pruned.to_dict() | {"test": scores.to_dict()})
+    if program is None:
+        how = f"torch can't export it: read {folder / PRUNED_FILE} with nl.load_pruned"
+    else:
+        how = f"torch.export.load('{folder}/{PROGRAM_FILE}').module()"
+    name = "accuracy" if isinstance(scores, ClassScores) and scores.iou is None else "nll"
+    low, high = scores.bounds[name]
+    quality = f"test {name} {getattr(scores, name):.4g} (95 % interval {low:.4g} to {high:.4g})"
     return (
-        f"{pruned}\n\n{quality}. {folder / PRUNED_FILE} has the weights in {size:,} bytes. "
-        f"Run it: torch.export.load('{folder}/{PROGRAM_FILE}').module()"
+        f"{pruned}\n\n{quality}. Run it: {how}. "
+        f"{folder / PRUNED_FILE} has the weights alone, in {size:,} bytes, for nl.load_pruned."
     )

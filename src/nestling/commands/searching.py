@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from nestling.budgets import read_budgets
 from nestling.commands.building import torch_device
 from nestling.commands.options import Device
 from nestling.commands.own_data import data_of
@@ -84,7 +85,7 @@ def extract(
     """Extract the network of a cut, or the best of the curve under a budget, from a run to a separate folder."""
     if (cut is None) == (not under):
         raise ArgumentError("extract", "both or neither", "a cut, or budgets", "Pass --cut 0.5 or --under macs=1e6.")
-    budget = dict(map(_budget, under))
+    budget = {name: str(limit) for name, limit in read_budgets(under).items()}
     run = open_run(folder, trust=trust)
     nested = run.nested
     row = _curve_of(run, _words(folder, trust)).row_under(**budget) if cut is None else None
@@ -140,13 +141,3 @@ def _curve_of(run: Run, words: str) -> Curve:
 def _words(folder: Path, trust: bool) -> str:
     """The words that name a run in a command to be copied."""
     return shlex.quote(str(folder)) + (" --trust" if trust else "")
-
-
-def _budget(text: str) -> tuple[str, float]:
-    """The name and the value of a budget from name=value on the command line."""
-    name, _, value = text.partition("=")
-    try:
-        return name, float(value)
-    except ValueError:
-        needed = "a budget such as latency_ms=4 or bytes=200000"
-        raise ArgumentError("under", repr(text), needed, "Write the number without its unit.") from None

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from nestling import data as sets
+from nestling.arguments import count
 from nestling.commands.building import build_network, load_weights, not_taken, option, torch_device
 from nestling.commands.options import BATCH, Device
 from nestling.commands.own_data import data_of, say_skipped
@@ -90,6 +91,7 @@ def evaluate(
     cuts: Sequence[float],
     *,
     ood: str | None = None,
+    limit: int | None = None,
     samples: int = 6,
     trust: bool = False,
     device: Device = "auto",
@@ -99,26 +101,35 @@ def evaluate(
     def prepare() -> tuple[Run, Data, Any, list[float]]:
         run = open_run(folder, trust=trust)
         run.nested.to(torch_device(device))
+        if limit is not None:
+            count("limit", limit, "how many examples of a set to score")
         loaded = data_of(run, trust=trust)
         wanted = sorted(set(cuts or run.recipe.cuts))
         cut_names(run.nested.groups, wanted)  # an error for a fraction that is none, before anything is made
-        return run, loaded, _out_of_distribution(loaded, ood), wanted
+        return run, loaded, _out_of_distribution(loaded, ood, limit), wanted
 
     with connected() as processes:
         run, loaded, ood_batches, wanted = processes.agree(prepare)
         run = prepare_cuts(run, wanted, loaded, processes)
         rows = score_widths(
             run.nested,
-            loaded.batches("test", BATCH),
+            loaded.drawn("test", limit).batches("test", BATCH),
             wanted,
             ood=ood_batches,
             samples=samples,
             likelihood=run.likelihood,
             calibrations=run.calibrations if samples else (),
             spread=processes.count > 1,
+            quiet=not processes.is_first,
         )
         if processes.is_first:
-            figures = {"data": loaded.name, "samples": samples, "rows": [row.to_dict() for row in rows]}
+            figures = {
+                "data": loaded.name,
+                "ood": ood,
+                "limit": limit,
+                "samples": samples,
+                "rows": [row.to_dict() for row in rows],
+            }
             write_json(folder / "scores.json", figures)
     return widths_table(rows)
 
@@ -140,13 +151,13 @@ def _smallest(nested: Nested) -> str:
     return f"{line}. Little can be cut: the table says why."
 
 
-def _out_of_distribution(loaded: Data, ood: str | None) -> Any:  # noqa: ANN401
+def _out_of_distribution(loaded: Data, ood: str | None, limit: int | None) -> Any:  # noqa: ANN401
     """Batches of out-of-distribution data: a data set, or the classes that were held out."""
     if ood is None:
-        return None if loaded.held_out is None else loaded.batches("held_out", BATCH)
+        return None if loaded.held_out is None else loaded.drawn("held_out", limit).batches("held_out", BATCH)
     resize = (loaded.loaded_with or {}).get("resize") if Path(ood).is_dir() and ood not in sets.names() else None
     other = sets.load(ood, splits=("test",), resize=resize).normalised_like(loaded)
     if other.input_shape != loaded.input_shape:
         given, needed = f"{ood} with inputs {other.input_shape}", f"data with inputs {loaded.input_shape}"
         raise RangeError("ood", given, needed, "Choose a set of the same kind.")
-    return other.batches("test", BATCH)
+    return other.drawn("test", limit).batches("test", BATCH)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import torch
+
 from nestling.data.augmentation import Augmentation
 from nestling.data.batches import Batches, Grader
 from nestling.data.faults import DataError
@@ -82,6 +84,14 @@ class Data:
         """Batches of the split called ``split``; pass ``augment=data.augment`` for training."""
         examples = self.split(split)
         return Batches(examples, batch_size, self.mean, self.std, shuffle, augment, seed, drop_last, grader)
+
+    def drawn(self, split: str, number: int | None, seed: int = 0) -> "Data":
+        """This data with at most ``number`` examples of a split, drawn by the seed and in their order (None: all)."""
+        examples = self.split(split)
+        if number is None or number >= len(examples):
+            return self
+        drawn = torch.randperm(len(examples), generator=torch.Generator().manual_seed(seed))[:number]
+        return replace(self, **{split: examples.subset(drawn.sort().values)})
 
     def normalised_like(self, other: "Data") -> "Data":
         """This data with the mean and std of ``other``, for a network trained on ``other`` (out-of-distribution)."""

@@ -1,9 +1,7 @@
 """A smaller plain network as a folder: a program that runs with torch alone, its weights, and a record of it."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from io import BytesIO
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from nestling.delivery.packed import packed_state, unpacked_state
-from nestling.errors import NestlingError, RunError
-from nestling.running import NUM_PAIRS, TOLERANCE, Levels, check_num_pairs, gap
+from nestling.errors import RunError
+from nestling.running import NUM_PAIRS, Levels, Program, check_num_pairs, program_of
 from nestling.storage import make_folder, plain_file, read_tensors, tensor_bytes, write_json, write_whole
-from nestling.torch_parts import pytree
 
 PROGRAM_FILE = "network.pt2"
 WEIGHTS_FILE = "weights.safetensors"
@@ -49,14 +46,20 @@ def save_small(
     weights has quantised weights as packed bits: see ``load_small``.
     """
     packing = packing or Packing()
-    content = _program(network, *example)
+    program = program_of(network, example)
     tensors, record = packed_state(network.state_dict(), packing.levels, nested=packing.fewer is not None)
     for number, norms in (packing.fewer or {}).items():
         tensors |= {f"{_FEWER}.{number}.{name}": tensor for name, tensor in norms.items()}
     target = make_folder(folder)
-    write_whole(target / PROGRAM_FILE, content)
     write_whole(target / WEIGHTS_FILE, tensor_bytes(tensors, dict(about) | record))
-    write_json(target / ABOUT_FILE, about)
+    write_program(program, target, about)
+
+
+def write_program(program: Program | None, folder: Path, about: Mapping[str, Any]) -> None:
+    """Write a program to a folder, if there is one, and the record of its network."""
+    if program is not None:
+        write_whole(folder / PROGRAM_FILE, program.content)
+    write_json(folder / ABOUT_FILE, about)
 
 
 def load_small(folder: str | PathLike[str], num_pairs: int = NUM_PAIRS) -> nn.Module:
@@ -83,26 +86,3 @@ def load_small(folder: str | PathLike[str], num_pairs: int = NUM_PAIRS) -> nn.Mo
         problem = f"does not fit {PROGRAM_FILE} ({' '.join(str(error).split())[:200]})"
         raise RunError(source / WEIGHTS_FILE, problem, "Extract the network again.") from None
     return module
-
-
-def _program(network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """The content of the program's file, checked to compute the same as the network on the example."""
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = _exported(network, args, kwargs)
-        content = BytesIO()
-        torch.export.save(program, content)
-        content.seek(0)
-        restored = torch.export.load(content).module()
-        if gap(network(*args, **kwargs), restored(*args, **kwargs)) > TOLERANCE:
-            raise NestlingError("the exported network does not compute the same as the network. Use extract in Python.")
-    return content.getvalue()
-
-
-def _exported(network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
-    """The program for any batch size, or for the example's batch size if the code does not allow others."""
-    shapes = pytree.tree_map_only(Tensor, lambda t: {0: torch.export.Dim.AUTO} if t.ndim else None, (args, kwargs))
-    try:
-        return torch.export.export(network, args, kwargs, dynamic_shapes=(*shapes[0], *shapes[1].values()))
-    except Exception:  # torch raises errors of many kinds if a size can't be left open
-        return torch.export.export(network, args, kwargs)

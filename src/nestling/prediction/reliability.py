@@ -29,10 +29,22 @@ def bin_sums(confidence: Tensor, correct: Tensor, num_bins: int) -> Tensor:
     separate bin.
     """
     values = confidence.double().flatten()
-    inner_edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.float64)[1:-1]
-    index = torch.bucketize(values, inner_edges.to(values.device))
+    index = _bins(values, num_bins)
     weights = (torch.ones_like(values), values, correct.double().flatten())
     return torch.stack([torch.bincount(index, weight, minlength=num_bins) for weight in weights])
+
+
+def bin_gaps(confidence: Tensor, correct: Tensor, num_bins: int) -> Tensor:
+    """Per example of (B, ...) and bin: the sum of confidence less correctness, over the number of its predictions."""
+    values = confidence.double().flatten(1)
+    gaps = (values - correct.double().flatten(1)) / values.shape[1]
+    return gaps.new_zeros(len(gaps), num_bins).scatter_add(1, _bins(values, num_bins), gaps)
+
+
+def _bins(values: Tensor, num_bins: int) -> Tensor:
+    """The bin (a, b] that each value lies in."""
+    inner_edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.float64)[1:-1]
+    return torch.bucketize(values, inner_edges.to(values.device))
 
 
 def reliability(sums: Tensor) -> Reliability:

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from nestling.prediction.bounds import Bounds
 from nestling.prediction.detection import Detection
 from nestling.prediction.reliability import Reliability
 
@@ -23,6 +24,7 @@ class Scores(ABC):
 
     ``by`` says how well each uncertainty tells the data set from the out-of-distribution one, whose examples are the
     positive class. ``sets`` has the scores of a calibration's conformal sets, by the coverage they were made for.
+    ``bounds`` has the 95 % interval over the test set of each score, by its name.
     """
 
     count: int
@@ -30,6 +32,7 @@ class Scores(ABC):
     ece: float
     by: Mapping[str, Detection] = field(default_factory=dict, kw_only=True)
     sets: Mapping[float, SetScores] = field(default_factory=dict, kw_only=True)
+    bounds: Mapping[str, Bounds] = field(default_factory=dict, kw_only=True, repr=False)
 
     @property
     def auroc(self) -> float | None:
@@ -40,6 +43,11 @@ class Scores(ABC):
     def aupr(self) -> float | None:
         """Average precision by the first of the uncertainties; None without ``ood``."""
         return next((detection.aupr for detection in self.by.values()), None)
+
+    @property
+    def base_rate(self) -> float | None:
+        """The average precision of a guess: the share of out-of-distribution examples; None without ``ood``."""
+        return next((detection.base_rate for detection in self.by.values()), None)
 
     @property
     @abstractmethod
@@ -57,8 +65,10 @@ class Scores(ABC):
 
     def _shared(self) -> dict[str, object]:
         values: dict[str, object] = {"count": self.count, "nll": self.nll, "ece": self.ece}
+        values["bounds"] = {name: list(bounds) for name, bounds in self.bounds.items()}
         if self.by:
-            values |= {"auroc": self.auroc, "aupr": self.aupr, "by": {name: asdict(d) for name, d in self.by.items()}}
+            by = {name: asdict(d) for name, d in self.by.items()}
+            values |= {"auroc": self.auroc, "aupr": self.aupr, "base_rate": self.base_rate, "by": by}
         if self.sets:
             values["sets"] = {str(coverage): asdict(scores) for coverage, scores in self.sets.items()}
         return values

@@ -1,16 +1,17 @@
 """Running sums over the batches of a data set, from which its scores are made at the end."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from nestling.prediction.bounds import Bounds, gap_error, normal_bounds, share_bounds, standard_error
 from nestling.prediction.detection import Detection, detection
 from nestling.prediction.masks import dice, generalised_energy_distance, iou
 from nestling.prediction.predictions import ClassPrediction, Prediction, RegressionPrediction
-from nestling.prediction.reliability import bin_sums, reliability
+from nestling.prediction.reliability import bin_gaps, bin_sums, reliability
 from nestling.prediction.scores import ClassScores, RegressionScores, Scores, SetScores
 
 if TYPE_CHECKING:
@@ -60,10 +61,33 @@ class Tally(ABC):
         self._count("examples", len(target))
         self._count("elements", target.numel())
         self._count("log prob", prediction.log_prob(target).double().sum())
+        self._count_spread("nll", prediction.log_prob(target))
         for coverage in prediction.thresholds:
             self._count(f"covered {coverage!r}", prediction.covers(target, coverage).sum())
             self._count(f"size {coverage!r}", prediction.set_size(coverage).double().mean() * len(target))
         self._add_unfamiliarity("familiar", prediction)
+
+    def _count_spread(self, name: str, values: Tensor) -> None:
+        """Count the mean of each example's values (B, ...), and its square, for a standard error over the examples."""
+        means = values.double().flatten(1).mean(1)
+        self._count(f"of {name}", means.sum())
+        self._count(f"squares of {name}", means.square().sum())
+
+    def _count_gaps(self, gaps: Tensor) -> None:
+        """Count the gaps (B, bins) of each example, whose sums make up a calibration error."""
+        self._count("gaps", gaps.sum(0))
+        self._count("products of gaps", gaps.T @ gaps)
+
+    def _error(self, name: str) -> float:
+        """The standard error of a mean over the examples."""
+        return standard_error(self._total(f"of {name}"), self._total(f"squares of {name}"), self._num_examples)
+
+    def _shared_bounds(self, ece: float, by: Mapping[str, Detection]) -> dict[str, Bounds]:
+        """The intervals of the scores that all likelihoods have."""
+        ece_error = gap_error(self._sums["gaps"], self._sums["products of gaps"], self._num_examples)
+        nll = normal_bounds(self._nll, self._error("nll"))
+        areas = next((found.bounds for found in by.values()), {})
+        return {"nll": nll, "ece": normal_bounds(ece, ece_error, 0.0, 1.0), **areas}
 
     def _add_unfamiliarity(self, of: str, prediction: Prediction) -> None:
         for name, values in prediction.unfamiliarity().items():
@@ -117,10 +141,14 @@ class ClassTally(Tally):
         rated = target if target.ndim == prediction.log_probs.ndim else target.unsqueeze(1)
         self._add_prediction(prediction, rated)
         probs = prediction.probs
-        sharpness = probs.square().sum(1, keepdim=True) + 1
-        self._count("brier", (sharpness - 2 * prediction.log_prob(rated).exp()).sum())
+        brier = probs.square().sum(1, keepdim=True) + 1 - 2 * prediction.log_prob(rated).exp()
         confidence = prediction.confidence.unsqueeze(1).expand(rated.shape)
-        self._count("bins", bin_sums(confidence, prediction.labels.unsqueeze(1) == rated, self._num_bins))
+        correct = prediction.labels.unsqueeze(1) == rated
+        self._count("brier", brier.sum())
+        self._count("bins", bin_sums(confidence, correct, self._num_bins))
+        self._count_gaps(bin_gaps(confidence, correct, self._num_bins))
+        self._count_spread("brier", brier)
+        self._count_spread("accuracy", correct)
         if rated.ndim > 2:
             self._add_masks(prediction, rated.flatten(2))
 
@@ -134,17 +162,27 @@ class ClassTally(Tally):
         curve = reliability(bins)
         masks = self._sums.get("masks")
         overlap, dices, ged = (None, None, None) if masks is None else (masks / self._num_examples).tolist()
+        accuracy, brier = float(bins[2].sum()) / self._num_elements, self._total("brier") / self._num_elements
+        by = self._detections()
+        bounds = self._shared_bounds(curve.ece, by) | {
+            "accuracy": share_bounds(accuracy, self._error("accuracy"), self._num_examples),
+            "brier": normal_bounds(brier, self._error("brier"), 0.0, 2.0),
+        }
+        for name, value in (("iou", overlap), ("dice", dices), ("ged", ged)):
+            if value is not None:
+                bounds[name] = normal_bounds(value, self._error(name), 0.0, 2.0 if name == "ged" else 1.0)
         return ClassScores(
             count=self._num_examples,
             nll=self._nll,
             ece=curve.ece,
-            accuracy=float(bins[2].sum()) / self._num_elements,
-            brier=self._total("brier") / self._num_elements,
+            accuracy=accuracy,
+            brier=brier,
+            bounds=bounds,
             reliability=curve,
             iou=overlap,
             dice=dices,
             ged=ged,
-            by=self._detections(),
+            by=by,
             sets=self._sets(),
         )
 
@@ -158,6 +196,8 @@ class ClassTally(Tally):
             generalised_energy_distance(sampled, raters, num_classes),
         )
         self._count("masks", torch.stack(scores).sum(1))
+        for name, values in zip(("iou", "dice", "ged"), scores, strict=True):
+            self._count_spread(name, values.unsqueeze(1))
 
 
 class RegressionTally(Tally):
@@ -172,9 +212,13 @@ class RegressionTally(Tally):
         """Count a batch of numbers."""
         prediction = self._predictive(outputs)
         self._add_prediction(prediction, target)
-        self._count("squared", (target - prediction.mean).double().square().sum())
-        central = torch.erf(prediction.nonconformity(target).double().flatten() / 2**0.5)
-        self._count("inside", (central[:, None] <= self._nominal).sum(0))
+        squared = (target - prediction.mean).double().square()
+        self._count("squared", squared.sum())
+        self._count_spread("squared", squared)
+        central = torch.erf(prediction.nonconformity(target).double().flatten(1) / 2**0.5)
+        inside = central.unsqueeze(-1) <= self._nominal
+        self._count("inside", inside.sum((0, 1)))
+        self._count_gaps((inside.double().mean(1) - self._nominal) / len(self._nominal))
 
     def add_foreign(self, outputs: Tensor) -> None:
         """Count a batch of out-of-distribution data."""
@@ -183,12 +227,16 @@ class RegressionTally(Tally):
     def scores(self) -> RegressionScores:
         """The scores of everything that was added."""
         shares = self._sums["inside"] / self._num_elements
+        ece, mse = float((shares - self._nominal).abs().mean()), self._total("squared") / self._num_elements
+        by = self._detections()
+        low, high = normal_bounds(mse, self._error("squared"), 0.0)
         return RegressionScores(
             count=self._num_examples,
             nll=self._nll,
-            ece=float((shares - self._nominal).abs().mean()),
-            rmse=(self._total("squared") / self._num_elements) ** 0.5,
+            ece=ece,
+            rmse=mse**0.5,
+            bounds=self._shared_bounds(ece, by) | {"rmse": (low**0.5, high**0.5)},
             intervals=dict(zip(self._nominal.tolist(), shares.tolist(), strict=True)),
-            by=self._detections(),
+            by=by,
             sets=self._sets(),
         )

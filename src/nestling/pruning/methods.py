@@ -15,14 +15,20 @@ from nestling.training import Recipe, WeightKL
 
 @dataclass(frozen=True)
 class Method:
-    """``structures`` that the method can prune, the default first; ``bounds`` of a meaningful ``threshold``."""
+    """``structures`` that the method can prune, the default first; ``bounds`` of a meaningful ``threshold``.
+
+    ``keeps`` says of what the threshold is a limit, for the reader of a message.
+    """
 
     structures: tuple[Structure, ...]
     gate: Callable[[int], Gate]
     threshold: float
     bounds: tuple[float, float]
     weight_kl: WeightKL = "log_uniform"
+    keeps: str = "log alpha below"
 
+
+_BERNOULLI = "a keep probability above"
 
 METHODS: dict[str, Method] = {
     "sparse_vd": Method(
@@ -35,9 +41,9 @@ METHODS: dict[str, Method] = {
         LOG_ALPHA_BOUNDS,
         "hierarchical",
     ),
-    "beta_bernoulli": Method(("units",), BetaBernoulli, 1e-2, (0.0, 1.0)),
-    "dependent_beta_bernoulli": Method(("units",), BetaBernoulli, 1e-2, (0.0, 1.0)),
-    "log_normal": Method(("units",), LogNormalGate, 1.0, (0.0, float("inf"))),
+    "beta_bernoulli": Method(("units",), BetaBernoulli, 1e-2, (0.0, 1.0), keeps=_BERNOULLI),
+    "dependent_beta_bernoulli": Method(("units",), BetaBernoulli, 1e-2, (0.0, 1.0), keeps=_BERNOULLI),
+    "log_normal": Method(("units",), LogNormalGate, 1.0, (0.0, float("inf")), keeps="signal to noise of at least"),
 }
 
 _WHOLE: Mapping[str, Any] = {"draws": 1, "explore": 0.0, "coupled": 0.0, "sandwich": 0.0, "cuts": (1.0,)}
@@ -89,6 +95,11 @@ def tuning_recipe(pruning: Recipe, tune: Recipe | bool) -> Recipe | None:
     """The recipe that trains the resulting plain network; True: the recipe of ``finish=True``."""
     last = finishing_recipe(pruning, tune)
     return None if last is None else plain_recipe(last if isinstance(tune, bool) else tune)
+
+
+def target_recipe(pruning: Recipe) -> Recipe:
+    """The recipe that trains what a target leaves, without noise: a third of the epochs at the whole learning rate."""
+    return plain_recipe(pruning.but(epochs=max(1, pruning.epochs // 3), kl_warm_up=0.0))
 
 
 def plain_recipe(recipe: Recipe) -> Recipe:

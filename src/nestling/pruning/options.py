@@ -24,6 +24,8 @@ class Pruning:
     """weights or units; the default depends on the method."""
     threshold: float | None = None
     """Limit on log alpha, keep probability or signal-to-noise, by method; by default the papers' value."""
+    under: tuple[str, ...] = ()
+    """The most that the result may cost: params, macs, bytes (of the file), latency_ms; macs=0.5x is half of before."""
     inputs: bool = False
     """Gate single input features too."""
     where: Literal["inner", "all"] = "inner"

@@ -2,47 +2,47 @@
 
 from collections.abc import Collection, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from nestling.budgets import Budgets
 from nestling.errors import ArgumentError, DtypeError, TraceError
 from nestling.network import nest, run_example
-from nestling.prediction import Likelihood, likelihood_for
+from nestling.prediction import Likelihood
 from nestling.pruning.cutting import cut_out, joined, with_folded
-from nestling.pruning.dependent import drop_unused, run_time_network, with_dependence, with_one_reader
-from nestling.pruning.gated import Gates, gated, gates_in, without_widths
+from nestling.pruning.dependent import drop_unused, run_time_network, with_one_reader
+from nestling.pruning.gated import Gates, gates_in
 from nestling.pruning.methods import (
-    Method,
     checked_threshold,
     finishing_recipe,
     method_named,
     plain_recipe,
     pruning_recipe,
+    target_recipe,
     tuning_recipe,
 )
 from nestling.pruning.options import PRETRAINING, Structure
-from nestling.pruning.pruned import LayerReport, Pruned
+from nestling.pruning.pruned import Pruned
 from nestling.pruning.sites import Site, check_called, chosen_sites, find_sites
+from nestling.pruning.stages import Plan, Stage
+from nestling.pruning.target import Target, narrowed, signal_for_cost, strongest, strongest_units, target_of
 from nestling.pruning.weights import (
     check_weights_left,
     freeze_dropped,
-    freeze_zeros,
     kept_weights,
     live_units,
     with_noise,
     without_weights,
 )
 from nestling.reading import full_cut
-from nestling.running import Cost, Nested, Output, Read, as_call, check_same, cost, in_mode, pick_output
+from nestling.running import Nested, Output, Read, as_call, check_same, in_mode, pick_output
 from nestling.running import with_noise as noisy_calls
-from nestling.storage import tensors_digest
-from nestling.training import Recipe, Run, train
+from nestling.training import Recipe, Run
 
 ONE_UNIT_A_BLOCK = 2**31
 
@@ -60,6 +60,7 @@ def prune(
     finish: Recipe | bool = False,
     tune: Recipe | bool = False,
     threshold: float | None = None,
+    under: Budgets = (),
     inputs: bool = False,
     where: Literal["inner", "all"] = "inner",
     exclude: Collection[str] = (),
@@ -81,6 +82,10 @@ def prune(
     resulting plain network without noise; ``uncertain`` stays as it was.
     ``threshold`` is on log alpha for sparse_vd and vbd, on the keep probability for the beta-Bernoullis, on the
     signal-to-noise ratio for log_normal. ``exclude`` names modules to leave alone, ``only`` the groups to gate.
+    ``under`` has the most that the result may cost, such as ``{"macs": "0.5x", "bytes": 200_000}``: params, macs, bytes
+    of the program's file, or latency_ms of the program for one example; ``"0.5x"`` is a share of the network as it
+    came. If the threshold leaves more than that, the units or weights with the least signal for their cost go too, and
+    the rest is trained without noise for a third of the epochs, unless ``finish`` or ``tune`` says otherwise.
 
     ``likelihood`` and ``batch`` are as in ``train``, ``output`` as in ``nest``.
 
@@ -89,25 +94,27 @@ def prune(
     chosen_method, chosen_structure = method_named(method, structure)
     limit = checked_threshold(chosen_method, threshold)
     _check(module, chosen_structure, method, inputs=inputs, only=only, dependent=dependent, finish=finish or tune)
-    if isinstance(data, DataLoader):
-        data = (data, data)
     module, call = deepcopy(module), as_call(example)
     pick_output(module, run_example(module, *call), output)
-    stage = _Stage(example, data, None if out is None else Path(out), likelihood, batch, quiet)
+    target = target_of(under, module, example)
+    _check_target(target, method)
+    if isinstance(data, DataLoader):
+        data = (data, data)
+    stage = Stage(example, data, None if out is None else Path(out), likelihood, batch, quiet)
     pretraining = None if not pretrain else plain_recipe(PRETRAINING if isinstance(pretrain, bool) else pretrain)
     chosen_recipe = pruning_recipe(chosen_method, recipe)
     finishing, tuning = finishing_recipe(chosen_recipe, finish), tuning_recipe(chosen_recipe, tune)
+    after_target = tuning if finish or tune else target_recipe(chosen_recipe)
+    plan = Plan(module, method, chosen_structure, limit, target, chosen_recipe, finishing, tuning, after_target)
     if chosen_structure == "weights":
         with_noise(module, example, tuple(exclude))  # raises now, before any training, if nothing can be pruned
-        start = stage.start(module, pretraining)
-        pruned = _prune_weights(stage, module, start, method, limit, chosen_recipe, exclude, finishing)
-        return stage.tune(pruned, tuning)
+        return _prune_weights(stage, plan, stage.start(module, pretraining), exclude)
     base = _base(module, example, where, exclude)
     sites, reasons = _sites(base, method, inputs=inputs, exclude=exclude, only=only)
     run = stage.train_with_gates(stage.start(module, pretraining), sites, chosen_method, limit, chosen_recipe, method)
     if method == "dependent_beta_bernoulli":
         run = stage.train_dependent(run, pruning_recipe(chosen_method, dependent or chosen_recipe))
-    return stage.tune(_extracted(run, stage, module, base, sites, method, limit, reasons, finishing), tuning)
+    return _extracted(run, stage, plan, base, sites, reasons)
 
 
 def _sites(
@@ -123,130 +130,41 @@ def _sites(
     return chosen_sites(sites, reasons, only), reasons
 
 
-@dataclass(frozen=True)
-class _Stage:
-    """The arguments that all stages of one call share, and the stages."""
-
-    example: Any
-    data: object
-    out: Path | None
-    likelihood: str | Likelihood | None
-    batch: Read | None
-    quiet: bool
-    learned: list[Likelihood] = field(default_factory=list)
-    """The likelihood after each stage that was trained; the next goes on with it, so that outputs keep their scale."""
-
-    def start(self, module: nn.Module, recipe: Recipe | None) -> nn.Module:
-        """A copy of the module, trained without gates and noise if there is a recipe."""
-        copy = deepcopy(module)
-        if recipe is None:
-            return copy
-        return self._train(without_widths(copy, self.example), recipe, "pretrain", {}).nested.module
-
-    def train_with_noise(self, nested: Nested, method: str, threshold: float, recipe: Recipe) -> Run:
-        """Train a network with noise on its weights."""
-
-        def figures(current: Nested) -> dict[str, float]:
-            kept = kept_weights(current, threshold).values()
-            total, num_kept = sum(flags.numel() for flags in kept), sum(int(flags.sum()) for flags in kept)
-            return {"sparsity": 1 - num_kept / total, "compression": total / max(1, num_kept)}
-
-        return self._train(nested, recipe, "prune", {"method": method, "structure": "weights"}, figures)
-
-    def train_with_gates(
-        self, start: nn.Module, sites: list[Site], method: Method, threshold: float, recipe: Recipe, name: str
-    ) -> Run:
-        """Train a network with its gates."""
-        nested = gated(start, self.example, Gates(sites, [method.gate(site.size) for site in sites], threshold))
-        about = {"method": name, "structure": "units", "sites": [site.name for site in sites]}
-        return self._train(nested, recipe, "prune", about, _kept_units)
-
-    def train_dependent(self, run: Run, recipe: Recipe) -> Run:
-        """Train the part of the gates that depends on the input, with the rest of the gates fixed."""
-        nested = with_dependence(run.nested)
-        about = {"method": "dependent", "structure": "units"}
-        return self._train(nested, recipe, "dependent", about, _kept_units)
-
-    def finish(self, nested: Nested, recipe: Recipe, threshold: float) -> Run:
-        """Train the rest of a network after a threshold; other thresholds may be tried in the same folder."""
-        return self._train(nested, recipe, f"finish-{threshold:g}", {})
-
-    def tune(self, pruned: Pruned, recipe: Recipe | None) -> Pruned:
-        """Train the resulting plain network if there is a recipe; pruned weights stay zero."""
-        if recipe is None:
-            return pruned
-        network = deepcopy(pruned.network)
-        if pruned.structure == "weights":
-            freeze_zeros(network, pruned.kept)
-        run = self._train(without_widths(network, self.example), recipe, f"tune-{pruned.threshold:g}", {})
-        tuned = deepcopy(pruned.network)  # its zeros are not frozen
-        tuned.load_state_dict(run.nested.module.state_dict())
-        return replace(pruned, network=tuned, likelihood=self.learned[-1], log=[*pruned.log, *run.log])
-
-    def _train(
-        self,
-        nested: Nested,
-        recipe: Recipe,
-        name: str,
-        about: Mapping[str, Any],
-        figures: Any = None,  # noqa: ANN401
-    ) -> Run:
-        nested.made_with = {"stage": name, **about}
-        start = tensors_digest(nested.module.state_dict().values())
-        folder = None if self.out is None else self.out / name
-        run = train(
-            nested,
-            self.data,
-            recipe,
-            out=folder,
-            likelihood=self.learned[-1] if self.learned else self.likelihood,
-            starts_from=start,
-            figures=figures,
-            batch=self.batch,
-            quiet=self.quiet,
-        )
-        self.learned.append(likelihood_for(nested, run.likelihood))
-        return run
-
-
-def _prune_weights(
-    stage: _Stage,
-    module: nn.Module,
-    start: nn.Module,
-    name: str,
-    threshold: float,
-    recipe: Recipe,
-    exclude: Collection[str],
-    finishing: Recipe | None,
-) -> Pruned:
+def _prune_weights(stage: Stage, plan: Plan, start: nn.Module, exclude: Collection[str]) -> Pruned:
     nested = with_noise(start, stage.example, tuple(exclude))
-    run = stage.train_with_noise(nested, name, threshold, recipe)
-    kept = kept_weights(run.nested, threshold)
-    check_weights_left(kept)
+    run = stage.train_with_noise(nested, plan.method, plan.threshold, plan.recipe)
+    threshold_keeps = kept_weights(run.nested, plan.threshold)
+    check_weights_left(threshold_keeps)
+    kept = _within_weights(stage, plan, run.nested, threshold_keeps)
     sparse, log = without_weights(run.nested, kept), list(run.log)
-    if finishing is not None:
+    if plan.finishing is not None:
         freeze_dropped(sparse, kept)
-        finished = stage.finish(sparse, finishing, threshold)
+        finished = stage.finish(sparse, plan)
         sparse, log = finished.nested.eval(), [*log, *finished.log]
     plain = sparse.extracted(full_cut(sparse.groups))
     network, reasons = _without_dead_units(plain, stage.example)
     check_same(sparse, network, noisy_calls(sparse.example), "pruned")
-    return Pruned(
-        network,
-        name,
-        "weights",
-        threshold,
-        [LayerReport(path, int(flags.sum()), flags.numel()) for path, flags in kept.items()],
-        plain_cost(module, stage.example),
-        plain_cost(network, stage.example),
-        run.nested,
-        kept,
-        reasons,
-        uncertain=sparse.extracted(full_cut(sparse.groups), uncertainty=True),
-        likelihood=stage.learned[-1],
-        log=log,
-        folder=stage.out,
-    )
+    uncertain = sparse.extracted(full_cut(sparse.groups), uncertainty=True)
+    num_beyond = _count(threshold_keeps) - _count(kept)
+    return stage.result(plan, network, run, kept, num_beyond, reasons, uncertain, log)
+
+
+def _within_weights(stage: Stage, plan: Plan, nested: Nested, kept: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Of the weights that the threshold keeps, those that fit the target."""
+    if plan.target is None:
+        return kept
+    with torch.no_grad():
+        signals = {path: -log_alpha for path, log_alpha in nested.log_alphas(full_cut(nested.groups)).items()}
+
+    def build(flags: Mapping[str, Tensor]) -> nn.Module:
+        sparse = without_weights(nested, flags)
+        return _without_dead_units(sparse.extracted(full_cut(sparse.groups)), stage.example)[0]
+
+    return narrowed(plan.target, signals, kept, strongest(signals, kept), build)
+
+
+def _count(kept: Mapping[str, Tensor]) -> int:
+    return sum(int(flags.sum()) for flags in kept.values())
 
 
 def _without_dead_units(plain: nn.Module, example: Any) -> tuple[nn.Module, dict[str, str]]:  # noqa: ANN401
@@ -265,24 +183,14 @@ def _without_dead_units(plain: nn.Module, example: Any) -> tuple[nn.Module, dict
 
 
 def _extracted(
-    run: Run,
-    stage: _Stage,
-    module: nn.Module,
-    base: Nested,
-    sites: list[Site],
-    method: str,
-    threshold: float,
-    reasons: Mapping[str, str],
-    finishing: Recipe | None,
+    run: Run, stage: Stage, plan: Plan, base: Nested, sites: list[Site], reasons: Mapping[str, str]
 ) -> Pruned:
-
     gates = gates_in(run.nested)
-    dependent = method == "dependent_beta_bernoulli"
+    dependent = plan.method == "dependent_beta_bernoulli"
     if dependent:
         drop_unused(run.nested, stage.data, run.recipe, stage.batch)
     with torch.no_grad():
-        alive = {name: gate.keep(threshold) & gates.alive(name) for name, gate in gates.by_name.items()}
-        kept = joined(sites, alive)
+        alive = {name: gate.keep(plan.threshold) & gates.alive(name) for name, gate in gates.by_name.items()}
         means = {
             site.name: torch.ones(site.size)
             if dependent
@@ -290,32 +198,43 @@ def _extracted(
             for site in sites
         }
         copy_weights(base, run.nested)
-    smaller = cut_out(base, sites, alive, means)
+        threshold_keeps = joined(sites, alive)
+        kept = joined(sites, _within_units(plan, gates, base, sites, threshold_keeps, means))
+        for name, flags in kept.items():
+            gates.alive(name).copy_(flags)
+    smaller = cut_out(base, sites, kept, means)
     uncertain = None if dependent else with_folded(gates, smaller, stage.example)
-    network = run_time_network(smaller, gates, threshold) if dependent else smaller.network
+    network = run_time_network(smaller, gates, plan.threshold) if dependent else smaller.network
     check_same(run.nested, network, noisy_calls(run.nested.example), "pruned")
     log = list(run.log)
-    if finishing is not None:
+    if plan.finishing is not None:
         assert uncertain is not None
-        finished = stage.finish(uncertain, finishing, threshold)
+        finished = stage.finish(uncertain, plan)
         uncertain, log = finished.nested.eval(), [*log, *finished.log]
         network.load_state_dict(uncertain.module.state_dict())
-    return Pruned(
-        network,
-        method,
-        "units",
-        threshold,
-        [LayerReport(site.name, int(kept[site.name].sum()), site.size) for site in sites],
-        plain_cost(module, stage.example),
-        plain_cost(network, stage.example),
-        run.nested,
-        kept,
-        reasons,
-        uncertain=uncertain,
-        likelihood=stage.learned[-1],
-        log=log,
-        folder=stage.out,
-    )
+    num_beyond = _count(threshold_keeps) - _count(kept)
+    return stage.result(plan, network, run, kept, num_beyond, reasons, uncertain, log)
+
+
+def _within_units(
+    plan: Plan,
+    gates: Gates,
+    base: Nested,
+    sites: list[Site],
+    kept: Mapping[str, Tensor],
+    means: Mapping[str, Tensor],
+) -> Mapping[str, Tensor]:
+    """Of the units that the threshold keeps, those that fit the target."""
+    if plan.target is None:
+        return kept
+
+    def build(flags: Mapping[str, Tensor]) -> nn.Module:
+        return cut_out(deepcopy(base), sites, flags, means).network
+
+    kept = {name: flags.cpu() for name, flags in kept.items()}
+    signals = {name: gate.signal_to_noise().square().cpu() for name, gate in gates.by_name.items()}
+    last = strongest_units(sites, signals, kept)
+    return narrowed(plan.target, signal_for_cost(plan.target, signals, kept, build), kept, last, build)
 
 
 @torch.no_grad()
@@ -326,17 +245,6 @@ def copy_weights(base: Nested, trained: Nested) -> None:
     for name, tensor in base.tensors().items():
         tensor.copy_(tensors[name])
     base.eval()
-
-
-def plain_cost(network: nn.Module, example: Any) -> Cost:  # noqa: ANN401
-    """The cost of a plain network; its multiply-adds count weights that are zero too."""
-    return cost(without_widths(deepcopy(network).eval(), example), 1.0)
-
-
-def _kept_units(nested: Nested) -> dict[str, float]:
-    gates = gates_in(nested)
-    with torch.no_grad():
-        return {name: float(gate.keep(gates.threshold).sum()) for name, gate in gates.by_name.items()}
 
 
 def _base(module: nn.Module, example: Any, where: Literal["inner", "all"], exclude: Collection[str]) -> Nested:  # noqa: ANN401
@@ -377,3 +285,9 @@ def _check(
     if finish and method == "dependent_beta_bernoulli":
         needed = "left out for dependent_beta_bernoulli"
         raise ArgumentError("finish or tune", "a recipe", needed, "Its second stage trains the rest: see dependent.")
+
+
+def _check_target(target: Target | None, method: str) -> None:
+    if target is not None and method == "dependent_beta_bernoulli":
+        needed = "left out for dependent_beta_bernoulli"
+        raise ArgumentError("under", str(target), needed, "Its network chooses units per input: use beta_bernoulli.")

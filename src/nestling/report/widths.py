@@ -1,13 +1,15 @@
 """A network's figures at each width: size, speed, accuracy, calibration, detection of out-of-distribution data."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import length_hint
 from typing import Any
 
 from nestling.prediction import Calibration, Likelihood, Scores, evaluate
 from nestling.reading import Cut, cut_names, full_cut
 from nestling.running import Cost, Nested, cost
 from nestling.tables import percent, text_table, thousands
+from nestling.training import Progress
 
 
 @dataclass(frozen=True)
@@ -39,33 +41,43 @@ def score_widths(
     likelihood: str | Likelihood | None = None,
     calibrations: Sequence[Calibration] = (),
     spread: bool = False,
+    quiet: bool = True,
 ) -> list[WidthRow]:
     """Score each different network among some cuts, with its latency for one input on this machine.
 
-    ``calibrations`` are looked up by their cuts; ``spread`` is as in ``evaluate``.
+    ``calibrations`` are looked up by their cuts; ``spread`` is as in ``evaluate``. ``quiet=False`` shows progress: a
+    bar on a terminal, a line per cut elsewhere.
     """
-    by_cut, whole = {calibration.cut: calibration for calibration in calibrations}, full_cut(nested.groups)
-    rows = []
-    for cut, name in cut_names(nested.groups, cuts).items():
-        common: dict[str, Any] = {
-            "cut": cut,
-            "samples": samples,
-            "ood": ood,
-            "likelihood": likelihood,
-            "spread": spread,
-        }
-        scores = evaluate(nested, loader, **common)
-        fitted = by_cut.get(cut)
-        calibrated = None if fitted is None else evaluate(nested, loader, calibration=fitted, **common)
-        rows.append(WidthRow(name, cut.share_of(whole), cost(nested, cut, latency=True), scores, calibrated))
+    fitted, whole = {calibration.cut: calibration for calibration in calibrations}, full_cut(nested.groups)
+    named, rows = cut_names(nested.groups, cuts), list[WidthRow]()
+    passes = len(named) + len(named.keys() & fitted.keys())
+    with Progress(passes * (length_hint(loader) + length_hint(ood or ())), "evaluate", shown=not quiet) as progress:
+        for cut, name in named.items():
+
+            def score(given: Calibration | None, at: Cut = cut) -> Scores:
+                watched, foreign = (None if own is None else _stepping(own, progress) for own in (loader, ood))
+                options: dict[str, Any] = {"samples": samples, "likelihood": likelihood, "spread": spread}
+                return evaluate(nested, watched or (), cut=at, ood=foreign, calibration=given, **options)
+
+            scores, calibrated = score(None), score(fitted[cut]) if cut in fitted else None
+            rows.append(WidthRow(name, cut.share_of(whole), cost(nested, cut, latency=True), scores, calibrated))
+            progress.say(f"{name} scored ({len(rows)} of {len(named)})")
     return rows
 
 
+def _stepping(batches: Iterable[Any], progress: Progress) -> Iterator[Any]:
+    for batch in batches:
+        yield batch
+        progress.step()
+
+
 def widths_table(rows: Sequence[WidthRow]) -> str:
-    """The rows as text, with one column per figure that was measured."""
+    """The rows as text, with one column per figure that was measured, each with half of its 95 % interval."""
     cells = [_cells(row) for row in rows]
     header = list(dict.fromkeys(name for row in cells for name in row))
-    return text_table(header, [[row.get(name, "-") for name in header] for row in cells])
+    table = text_table(header, [[row.get(name, "-") for name in header] for row in cells])
+    count = rows[0].scores.count if rows else 0
+    return f"{table}\n\n± is half of the 95 % interval over the {count:,} test examples." if rows else table
 
 
 def _cells(row: WidthRow) -> dict[str, str]:
@@ -76,17 +88,27 @@ def _cells(row: WidthRow) -> dict[str, str]:
         "MACs": thousands(row.cost.macs),
         "ms": f"{row.cost.latency_ms:.3f}",
     }
-    scores = row.scores.to_dict()
     for key, name in _PERCENT.items():
-        if isinstance(scores.get(key), float):
-            cells[name] = f"{100 * scores[key]:.2f}"  # type: ignore[operator]
+        _add(cells, row.scores, key, name.format(chance=100 * (row.scores.base_rate or 0.0)), 100.0, 2)
         if key == "ece" and row.calibrated is not None:
-            cells["ECE % calibrated"] = f"{100 * row.calibrated.ece:.2f}"
+            _add(cells, row.calibrated, key, "ECE % calibrated", 100.0, 2)
     for key, name in _PLAIN.items():
-        if isinstance(scores.get(key), float):
-            cells[name] = f"{scores[key]:.4f}"
+        _add(cells, row.scores, key, name, 1.0, 4)
     return cells
 
 
-_PERCENT = {"accuracy": "accuracy %", "ece": "ECE %", "aupr": "OOD AUPR %", "auroc": "OOD AUROC %"}
+def _add(cells: dict[str, str], scores: Scores, key: str, name: str, scale: float, digits: int) -> None:
+    """Put a score into a row, if it was measured, with half of its interval."""
+    value, bounds = getattr(scores, key, None), scores.bounds.get(key)
+    if value is not None:
+        half = "" if bounds is None else f" ±{scale * (bounds[1] - bounds[0]) / 2:.{digits}f}"
+        cells[name] = f"{scale * value:.{digits}f}{half}"
+
+
+_PERCENT = {
+    "accuracy": "accuracy %",
+    "ece": "ECE %",
+    "aupr": "OOD AUPR % (a guess: {chance:.1f})",
+    "auroc": "OOD AUROC % (a guess: 50)",
+}
 _PLAIN = {"nll": "NLL", "rmse": "RMSE", "ged": "GED", "dice": "Dice"}

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nestling.arguments import count
 from nestling.reading import Cut, make_cut
+from nestling.running.agreement import Call
 from nestling.running.nested import Nested
 from nestling.running.packed_bits import num_bytes
 from nestling.torch_parts import pytree
@@ -47,12 +48,12 @@ def cost(
     wanted = make_cut(nested.groups, cut)
     network = nested.extracted(wanted)
     args, kwargs = nested.example
-    single = _batch(args, kwargs, 1)
+    single = batch_of(args, kwargs, 1)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         network(*single[0], **single[1])
     tensors = [*network.parameters(), *network.buffers()]
     measured = (
-        _latency_ms(network, _batch(args, kwargs, count("batch_size", batch_size, "example")), threads)
+        latencies_ms([network], batch_of(args, kwargs, count("batch_size", batch_size, "example")), threads)[0]
         if latency
         else None
     )
@@ -75,30 +76,34 @@ def bytes_saved(nested: Nested, cut: Cut) -> int:
     return saved
 
 
-def _batch(args: tuple[Any, ...], kwargs: dict[str, Any], size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def batch_of(args: tuple[Any, ...], kwargs: dict[str, Any], size: int) -> Call:
     """A batch of copies of the first example."""
 
     def repeated(tensor: Tensor) -> Tensor:
         return tensor[:1].expand(size, *tensor.shape[1:]).contiguous() if tensor.ndim else tensor
 
-    batch: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map_only(Tensor, repeated, (args, kwargs))
+    batch: Call = pytree.tree_map_only(Tensor, repeated, (args, kwargs))
     return batch
 
 
 @torch.no_grad()
-def _latency_ms(module: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]], threads: int | None) -> float:
+def latencies_ms(modules: Sequence[nn.Module], call: Call, threads: int | None = None) -> list[float]:
+    """The median milliseconds of a call of each module, run in turns so that a busy machine slows all of them alike."""
     args, kwargs = call
     before = torch.get_num_threads()
     torch.set_num_threads(before if threads is None else count("threads", threads, "thread"))
+    least, most = MEASURED_RUNS
+    times: list[list[float]] = []
     try:
-        times: list[float] = []
         for _ in range(3):
-            module(*args, **kwargs)
-        while len(times) < MEASURED_RUNS[0] or (sum(times) < MEASURED_SECONDS and len(times) < MEASURED_RUNS[1]):
-            times.append(_seconds(module, args, kwargs))
+            for module in modules:
+                module(*args, **kwargs)
+        start = time.perf_counter()
+        while len(times) < least or (time.perf_counter() < start + MEASURED_SECONDS and len(times) < most):
+            times.append([_seconds(module, args, kwargs) for module in modules])
     finally:
         torch.set_num_threads(before)
-    return 1e3 * statistics.median(times)
+    return [1e3 * statistics.median(own) for own in zip(*times, strict=True)]
 
 
 def _seconds(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:

@@ -7,13 +7,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from nestling.arguments import positive_number
+from nestling.budgets import BUDGETS, read_limit
 from nestling.errors import ArgumentError, BudgetError, RunError
 from nestling.reading import Cut
 from nestling.search.quality import Quality
 from nestling.storage import read_json, write_json, write_whole
-
-BUDGETS = ("params", "macs", "bytes", "latency_ms", "cost")
 
 
 @dataclass(frozen=True)
@@ -62,17 +60,18 @@ class Curve:
         how = f"{len(self.tried)} cuts tried by {self.strategy}"
         return f"Curve({len(self.rows)} networks of {ends} {self.cost}; {how})"
 
-    def under(self, **budget: float) -> Cut:
-        """The cut with the best score within all given budgets, such as ``latency_ms=4.0, bytes=200_000``.
+    def under(self, **budget: float | str) -> Cut:
+        """The cut with the best score within all given budgets, such as ``latency_ms=4.0, bytes="0.5x"``.
 
-        Of cuts with the same score it is the cheapest, by the first of the budgets. Scores that differ, by however
-        little, are not the same.
+        ``"0.5x"`` is half of what the whole network costs. Of cuts with the same score it is the cheapest, by the first
+        of the budgets. Scores that differ, by however little, are not the same.
         """
         return self.row_under(**budget).cut
 
-    def row_under(self, **budget: float) -> Row:
+    def row_under(self, **given: float | str) -> Row:
         """The row that ``under`` takes its cut from."""
-        self._check(budget)
+        self._check(given)
+        budget = {name: read_limit(name, most).most(getattr(self.rows[-1], name)) for name, most in given.items()}
         fitting = [row for row in self.rows if all(getattr(row, name) <= most for name, most in budget.items())]
         if not fitting:
             raise BudgetError(budget, {name: min(getattr(row, name) for row in self.rows) for name in budget})
@@ -136,15 +135,14 @@ class Curve:
         about = str(saved["cost"]), str(saved["strategy"]), int(saved["num_evaluations"])
         return cls(rows, tried, *about, saved.get("weights"))
 
-    def _check(self, budget: Mapping[str, float]) -> None:
-        names = [name for name in BUDGETS if all(getattr(row, name) is not None for row in self.rows)]
+    def _check(self, budget: Mapping[str, float | str]) -> None:
+        names = [name for name in (*BUDGETS, "cost") if all(getattr(row, name) is not None for row in self.rows)]
         if not budget:
             raise ArgumentError("budget", "none", f"some of {', '.join(names)}", "Write macs=1e6, for example.")
-        for name, most in budget.items():
+        for name in budget:
             if name not in names:
                 advice = "Search with cost='latency' to have times." if name == "latency_ms" else "Check its spelling."
                 raise ArgumentError("budget", name, f"one of {', '.join(names)}", advice)
-            positive_number(name, most)
 
 
 def front(rows: Sequence[Tried]) -> list[Tried]:

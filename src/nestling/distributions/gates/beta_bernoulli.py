@@ -64,6 +64,10 @@ class BetaBernoulli(RelaxedGate):
         """KL(Kumaraswamy(a, b) || Beta(c, 1)), summed."""
         return kumaraswamy_beta_kl(self.a(), self.b(), self.concentration).sum()
 
+    def signal_to_noise(self) -> Tensor:
+        """sqrt(pi / (1 - pi)) (num_units,) at the mean of pi."""
+        return torch.sqrt(self.mean() / (1 - self.mean()))
+
     def keep(self, threshold: float | None = None) -> Tensor:
         """E[pi] above the threshold: 1e-2 in the paper (erratum E35), 1e-3 in its code."""
         return self.mean() > (self.default_threshold if threshold is None else threshold)

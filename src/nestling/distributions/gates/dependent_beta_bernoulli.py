@@ -74,6 +74,10 @@ class DependentBetaBernoulli(Gate):
         """KL of pi plus KL of beta against N(0, 5), summed."""
         return self.gate.kl() + gaussian_kl(self.eta, 2 * self.kappa().log(), PRIOR_STD).sum()
 
+    def signal_to_noise(self) -> Tensor:
+        """That of the first-stage gate (num_units,)."""
+        return self.gate.signal_to_noise()
+
     def keep(self, threshold: float | None = None) -> Tensor:
         """Units that some input may keep: those of the first-stage gate."""
         return self.gate.keep(threshold)

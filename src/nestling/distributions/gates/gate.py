@@ -41,6 +41,10 @@ class Gate(Learned, ABC):
     def keep(self, threshold: float | None = None) -> Tensor:
         """Which units (num_units,) are kept at a threshold; None means the gate's default threshold."""
 
+    @abstractmethod
+    def signal_to_noise(self) -> Tensor:
+        """E[z] / std(z) (num_units,): the units with the smallest are the first that a target drops."""
+
     def keep_for(self, features: Tensor, threshold: float | None = None) -> Tensor:
         """Which units are kept, (num_units,), or (batch, num_units) for a gate that depends on its input."""
         return self.keep(threshold)

@@ -39,6 +39,10 @@ class GaussianGate(Gate):
         """The divergence of log alpha, summed."""
         return self.divergence(self.posterior.bounded_log_alpha()).sum()
 
+    def signal_to_noise(self) -> Tensor:
+        """1 / sqrt(alpha) (num_units,)."""
+        return torch.exp(-self.posterior.bounded_log_alpha() / 2)
+
     def keep(self, threshold: float | None = None) -> Tensor:
         """Units with log alpha below the threshold, by default 3 (a drop rate of 0.95)."""
         limit = self.default_threshold if threshold is None else threshold

@@ -29,6 +29,11 @@ class _FixedGate(Gate):
         """Zero: nothing is learned."""
         return torch.zeros(())
 
+    def signal_to_noise(self) -> Tensor:
+        """sqrt((1 - p) / p) (num_units,), the same for every unit."""
+        odds = (1 - self.drop_prob) / self.drop_prob if self.drop_prob else math.inf
+        return torch.full((self.num_units,), odds).sqrt()
+
     def keep(self, threshold: float | None = None) -> Tensor:
         """Every unit, at any threshold."""
         return torch.ones(self.num_units, dtype=torch.bool)
@@ -77,6 +82,10 @@ class ConcreteGate(RelaxedGate):
     def kl(self) -> Tensor:
         """num_units (log 2 - H(p))."""
         return self.num_units * bernoulli_kl(self.drop_logit, 0.5)
+
+    def signal_to_noise(self) -> Tensor:
+        """sqrt((1 - p) / p) (num_units,), the same for every unit."""
+        return torch.exp(-self.drop_logit / 2).expand(self.num_units)
 
     def keep(self, threshold: float | None = None) -> Tensor:
         """Every unit, or none if the layer's keep probability is below the threshold (0 by default)."""

@@ -1,0 +1,63 @@
+"""What a plain network costs as it is delivered: as a compressed program in a file, which torch runs by itself."""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import nn
+
+from nestling.pruning.gated import without_widths
+from nestling.running import Cost, Program, as_call, batch_of, cost, latencies_ms, program_of
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A plain network with its program and its costs, each computed when it is first asked for."""
+
+    network: nn.Module
+    example: Any
+
+    @cached_property
+    def program(self) -> Program | None:
+        """The program of the network in eval mode; None if torch can't export it, and it is run as it is."""
+        try:
+            return program_of(deepcopy(self.network).eval(), as_call(self.example))
+        except Exception:  # torch raises errors of many kinds for code that it can't export
+            return None
+
+    @property
+    def params(self) -> int:
+        """The number of parameters, without weights that are zero."""
+        zeros = sum(int((tensor == 0).sum()) for tensor in self.network.parameters() if tensor.ndim > 1)
+        return self._cost.params - zeros
+
+    @property
+    def macs(self) -> int:
+        """The multiply-adds per example, with those of weights that are zero, since they are computed too."""
+        return self._cost.macs
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the program's file."""
+        return self._cost.bytes if self.program is None else len(self.program.content)
+
+    @cached_property
+    def _cost(self) -> Cost:
+        return cost(without_widths(deepcopy(self.network).eval(), self.example), 1.0)
+
+
+def latencies_of(*networks: Delivered) -> list[float]:
+    """Median milliseconds of each, run in turns, for one example, or for the whole example if one alone can't run."""
+    args, kwargs = as_call(networks[0].example)
+    modules = [deepcopy(own.network).eval() if own.program is None else own.program.module for own in networks]
+    try:
+        return latencies_ms(modules, batch_of(args, kwargs, 1))
+    except Exception:  # of the network's own code, for another number of examples
+        return latencies_ms(modules, (args, kwargs))
+
+
+def costs_of(*networks: Delivered) -> list[Cost]:
+    """All costs of each network; latencies are measured in turns."""
+    times = latencies_of(*networks)
+    return [Cost(own.params, own.macs, own.bytes, ms) for own, ms in zip(networks, times, strict=True)]
