@@ -121,8 +121,8 @@ def _every_width(nested: Nested, recipe: Recipe, generator: torch.Generator | No
     """The whole batch at the full width, which learns the labels and teaches, and each half of it at a narrower one.
 
     The first half runs at one of the recipe's cuts, the second at ``draws`` cuts that are drawn between the narrowest
-    of these and the full width. Where another network teaches, the whole batch runs at every cut of the recipe, at the
-    full width, and at ``draws`` drawn ones.
+    of these and the full width. Where another network teaches, the whole batch runs at the narrowest cut, at any
+    other of the recipe's, and at ``draws`` drawn ones.
     """
     distil, full = float(recipe.distil), full_cut(nested.groups)
     narrower = [cut for cut in anchor_cuts(nested.groups, recipe.cuts) if cut != full]
@@ -133,7 +133,9 @@ def _every_width(nested: Nested, recipe: Recipe, generator: torch.Generator | No
         for _ in range(recipe.draws)
     ]
     if has_teacher:
-        return [Pass(cut, distil) for cut in (full, *narrower)] + [Pass(cut, distil, chance) for cut, chance in drawn]
+        others = [*narrower[1:], full]
+        other = others[int(torch.randint(len(others), (), generator=generator))]
+        return [Pass(narrower[0], distil), Pass(other, distil), *(Pass(cut, distil, chance) for cut, chance in drawn)]
     anchor = narrower[draw_anchor(len(narrower), generator)]
     passes = [Pass(full), Pass(anchor, distil, half=0)]
     return passes + [Pass(cut, distil, chance, half=1) for cut, chance in drawn]
