@@ -329,7 +329,7 @@ def test_output_that_is_no_tensor_is_refused(x):
         def forward(self, x):
             return x, x
 
-    with pytest.raises(nl.DtypeError, match="output of batch 0: got a tuple"):
+    with pytest.raises(nl.ArgumentError, match="output: got a tuple of"):
         predict(Two(), x)
     with pytest.raises(nl.ArgumentError, match="no tensor with a batch axis"):
         predict(Two(), 3, batch_size=2)

@@ -210,7 +210,7 @@ def test_a_graph_that_no_file_can_hold_is_found_again(tmp_path):
 
     class Answering(Attention):
         def forward(self, tokens):
-            return Answer(logits=super().forward(tokens))
+            return Answer(scores=super().forward(tokens))
 
     def flat(answer):
         return list(answer.values()), list(answer)
@@ -219,7 +219,7 @@ def test_a_graph_that_no_file_can_hold_is_found_again(tmp_path):
     nested = nl.nest(Answering(), TOKENS, num_blocks=3, num_always=1).eval()
     nl.save(nested, tmp_path)
     assert read_tensors(tmp_path / MODEL)[1]["made"] is None
-    assert torch.equal(nl.load(tmp_path, Answering())(TOKENS)["logits"], nested(TOKENS)["logits"])
+    assert torch.equal(nl.load(tmp_path, Answering())(TOKENS)["scores"], nested(TOKENS)["scores"])
 
 
 # Graphs that were made by hand.
