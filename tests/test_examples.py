@@ -21,6 +21,7 @@ from nestling.training.elbo import elbo_terms
 
 FOLDER = Path(__file__).parent.parent / "examples"
 TRAINERS = {"accelerate_loop": "accelerate", "fabric_loop": "lightning_fabric", "plain_loop": "torch"}
+TRAINERS |= {"prune_to_half_latency": "torch"}
 IN_TWO = {
     "accelerate_loop": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__],
     "fabric_loop": [__file__, "--devices", "2"],
@@ -77,6 +78,23 @@ def test_an_example_is_short(name):
 def test_a_loop_of_ones_own_trains_a_network():
     with started("plain_loop", FOLDER / "plain_loop.py") as printed:
         check_table(printed(), least=85)
+
+
+def test_a_network_is_pruned_to_half_of_its_latency(tmp_path):
+    """Its file is as small as the table says, and a fresh process runs it with torch alone."""
+    with started("prune_to_half_latency", FOLDER / "prune_to_half_latency.py", tmp_path) as printed:
+        table, accuracy, answers = re.split(r"\n\n|\n(?=the file)", printed())
+    size, whole, times = re.search(r"\(([\d,]+) of ([\d,]+) bytes\), ([\d.]+) times as fast", table).groups()
+    assert int(size.replace(",", "")) == (tmp_path / "network.pt2").stat().st_size < int(whole.replace(",", "")) / 2
+    assert float(times) > 1.6  # it aims at 2.1, and what else runs here blurs the measurement
+    found, low, high = map(float, re.findall(r"([\d.]+)%", accuracy.replace("95 %", "")))
+    assert 90 < low < found < high
+    reader = (
+        "import sys, torch; m = torch.export.load(sys.argv[1]).module(); print(m(torch.zeros(5, 1, 8, 8)).shape[0])"
+    )
+    command = [sys.executable, "-c", reader + "; assert 'nestling' not in sys.modules", tmp_path / "network.pt2"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "5\n"
+    assert "for 3 images" in answers
 
 
 @pytest.mark.parametrize("name", IN_TWO)
