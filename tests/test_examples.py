@@ -24,7 +24,13 @@ from nestling.training.elbo import elbo_terms
 
 FOLDER = Path(__file__).parent.parent / "examples"
 TRAINERS = {"accelerate_loop": "accelerate", "fabric_loop": "lightning_fabric", "plain_loop": "torch"}
-NEEDS = {**TRAINERS, "hugging_face": "transformers", "own_images": "torch", "regression": "sklearn"}
+NEEDS = {
+    **TRAINERS,
+    "hugging_face": "transformers",
+    "own_images": "torch",
+    "prune_to_half_latency": "torch",
+    "regression": "sklearn",
+}
 IN_TWO = {
     "accelerate_loop": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__],
     "fabric_loop": [__file__, "--devices", "2"],
@@ -126,6 +132,22 @@ def test_a_hugging_face_classifier():
     assert [width for width, _ in rows] == [25, 50, 100]
     assert rows[-1][1] > 85  # chance is 60
     assert re.match(r"the half says \[[01], [01]\]", said)
+
+
+def test_a_network_is_pruned_to_half_of_its_latency(tmp_path):
+    """Its file is as small as the table says, and a fresh process runs it with torch alone."""
+    with started("prune_to_half_latency", FOLDER / "prune_to_half_latency.py", tmp_path) as printed:
+        table, accuracy, answers = re.split(r"\n\n|\n(?=the file)", printed())
+    size, whole = re.search(r"\(([\d,]+) of ([\d,]+) bytes\), [\d.]+ times as fast", table).groups()
+    assert int(size.replace(",", "")) == (tmp_path / "network.pt2").stat().st_size < int(whole.replace(",", "")) / 2
+    found, low, high = map(float, re.findall(r"([\d.]+)%", accuracy.replace("95 %", "")))
+    assert 90 < low < found < high
+    reader = (
+        "import sys, torch; m = torch.export.load(sys.argv[1]).module(); print(m(torch.zeros(5, 1, 8, 8)).shape[0])"
+    )
+    command = [sys.executable, "-c", reader + "; assert 'nestling' not in sys.modules", tmp_path / "network.pt2"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "5\n"
+    assert "for 3 images" in answers
 
 
 @pytest.mark.parametrize("name", IN_TWO)

@@ -113,7 +113,7 @@ def evaluate(
         run = prepare_cuts(run, wanted, loaded, processes)
         rows = score_widths(
             run.nested,
-            loaded.drawn("test", limit).batches("test", BATCH),
+            loaded.batches("test", BATCH, limit=limit),
             wanted,
             ood=ood_batches,
             samples=samples,
@@ -154,10 +154,10 @@ def _smallest(nested: Nested) -> str:
 def _out_of_distribution(loaded: Data, ood: str | None, limit: int | None) -> Any:  # noqa: ANN401
     """Batches of out-of-distribution data: a data set, or the classes that were held out."""
     if ood is None:
-        return None if loaded.held_out is None else loaded.drawn("held_out", limit).batches("held_out", BATCH)
+        return None if loaded.held_out is None else loaded.batches("held_out", BATCH, limit=limit)
     resize = (loaded.loaded_with or {}).get("resize") if Path(ood).is_dir() and ood not in sets.names() else None
     other = sets.load(ood, splits=("test",), resize=resize).normalised_like(loaded)
     if other.input_shape != loaded.input_shape:
         given, needed = f"{ood} with inputs {other.input_shape}", f"data with inputs {loaded.input_shape}"
         raise RangeError("ood", given, needed, "Choose a set of the same kind.")
-    return other.drawn("test", limit).batches("test", BATCH)
+    return other.batches("test", BATCH, limit=limit)

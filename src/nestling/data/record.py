@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-import torch
-
 from nestling.data.augmentation import Augmentation
 from nestling.data.batches import Batches, Grader
 from nestling.data.faults import DataError
@@ -80,18 +78,14 @@ class Data:
         seed: int = 0,
         drop_last: bool = False,
         grader: Grader = "all",
+        limit: int | None = None,
     ) -> Batches:
-        """Batches of the split called ``split``; pass ``augment=data.augment`` for training."""
-        examples = self.split(split)
-        return Batches(examples, batch_size, self.mean, self.std, shuffle, augment, seed, drop_last, grader)
+        """Batches of the split called ``split``; pass ``augment=data.augment`` for training.
 
-    def drawn(self, split: str, number: int | None, seed: int = 0) -> "Data":
-        """This data with at most ``number`` examples of a split, drawn by the seed and in their order (None: all)."""
-        examples = self.split(split)
-        if number is None or number >= len(examples):
-            return self
-        drawn = torch.randperm(len(examples), generator=torch.Generator().manual_seed(seed))[:number]
-        return replace(self, **{split: examples.subset(drawn.sort().values)})
+        ``limit`` takes at most that many of its examples, drawn at random, the same ones each time.
+        """
+        examples = self.split(split).drawn(limit)
+        return Batches(examples, batch_size, self.mean, self.std, shuffle, augment, seed, drop_last, grader)
 
     def normalised_like(self, other: "Data") -> "Data":
         """This data with the mean and std of ``other``, for a network trained on ``other`` (out-of-distribution)."""

@@ -35,6 +35,13 @@ class Split:
         """The examples at the positions ``index``, in that order."""
         return Split(self.inputs[index], self.targets[index])
 
+    def drawn(self, limit: int | None) -> "Split":
+        """At most ``limit`` examples (None: all), drawn at random with a fixed seed, in their order."""
+        if limit is None or limit >= len(self):
+            return self
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0))
+        return self.subset(order[:limit].sort().values)
+
 
 def joined(splits: list[Split]) -> Split:
     """The examples of several splits, one after the other."""

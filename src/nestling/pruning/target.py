@@ -48,8 +48,8 @@ class Target:
         """The cost of a network under the limits: the sum of its shares of the whole network's costs."""
         own = Delivered(network, self.whole.example)
         names = {_PRICED_AS[name] for name in self.limits}
-        shares = [float(getattr(own, name)) / max(1, getattr(self.whole, name)) for name in sorted(names)]
-        return sum(shares)
+        total: float = sum(getattr(own, name) / max(1, getattr(self.whole, name)) for name in sorted(names))
+        return total
 
     def _against(self, network: nn.Module) -> dict[str, tuple[float, float]]:
         """By the name of each limit the cost of a network, and the most that it may be."""
