@@ -1,5 +1,6 @@
 """Every private or unstable part of torch that is used: what for, and what could replace it."""
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -35,6 +36,10 @@ STORES = ("_parameters", "_buffers", "_modules")
 and second names, which ``named_parameters`` and the like leave out."""
 ASSERTED_METADATA = torch.ops.aten._assert_tensor_metadata.default
 """Added by torch.export after a cast: it fixes a graph to the example's precision; an option could leave it out."""
+SIZES_ASSERTED = torch.ops.aten._assert_scalar.default
+"""Added by torch.export for a condition on sizes under which a graph holds; the graph's own check could do it."""
+_ASSERTING = "prefer_deferred_runtime_asserts_over_guards"
+"""The option that adds these conditions; torch 2.8 does not have it, and keeps only the range of each size."""
 _HOOKS = """
     _forward_hooks _forward_hooks_with_kwargs _forward_hooks_always_called _forward_pre_hooks
     _forward_pre_hooks_with_kwargs _backward_hooks _backward_pre_hooks _is_full_backward_hook
@@ -93,6 +98,13 @@ def schema_of(operation: Any) -> Any:  # noqa: ANN401
 def example_size(size: torch.SymInt) -> Any:  # noqa: ANN401
     """The value that a symbolic size of an exported graph has for the example."""
     return size.node.hint
+
+
+def exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> Any:  # noqa: ANN401
+    """The program of a module, with conditions on those of its sizes that ``shapes`` leaves open, in its graph."""
+    known = _ASSERTING in inspect.signature(torch.export.export).parameters
+    options: dict[str, Any] = {_ASSERTING: True} if known and shapes is not None else {}
+    return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False, **options)
 
 
 def recorded(run: Callable[..., Any], *inputs: Any) -> fx.Graph:  # noqa: ANN401

@@ -41,7 +41,7 @@ class _Total(torch.autograd.Function):
         return value
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None, None]:  # noqa: ANN401
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         (log_alpha,) = ctx.saved_tensors
         if torch.is_grad_enabled():
             again = partial(_sum_within, ctx.divergence, ctx.bounds)

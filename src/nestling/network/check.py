@@ -1,6 +1,6 @@
 """Checks groups on the network: a cut must compute what the whole network does with the cut entries set to zero."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
@@ -9,18 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nestling.errors import ShapeError
 from nestling.reading import Cut, Group, Groups, full_cut
 from nestling.running import Runner, Slicer, gap, in_mode
 from nestling.torch_parts import pytree
 
-CHANGED = "cutting it changed what the rest of the network computes on the example"
-TOGETHER = "cutting several groups at once changed what the rest of the network computes on the example"
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+CHANGED = "cutting it changed what the rest of the network computes on the example, or on other sizes of it"
+TOGETHER = f"{CHANGED}, if other groups are cut too"
 
 
 class CutCheck:
-    """Runs a network on an example with disturbed weights, so that no norm of one or bias of zero hides a mistake."""
+    """Runs a network on examples with disturbed weights, so that no norm of one or bias of zero hides a mistake.
 
-    def __init__(self, runner: Runner, groups: Groups, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    ``calls`` are the example and the same example in other sizes, for code that takes another path for these.
+    """
+
+    def __init__(self, runner: Runner, groups: Groups, calls: Sequence[Call]) -> None:
         self.runner = runner
         self.groups = groups
         tensors = runner.holders.tensors()
@@ -29,7 +34,7 @@ class CutCheck:
             self.tolerance = 1e-7 if dtype is torch.float64 else 1e-3
             generator = torch.Generator().manual_seed(0)
             self.tensors = {name: _disturbed(name, tensor, dtype, noise, generator) for name, tensor in tensors.items()}
-            self.args, self.kwargs = pytree.tree_map_only(Tensor, partial(_cast, dtype=dtype), (args, kwargs))
+            self.calls = pytree.tree_map_only(Tensor, partial(_cast, dtype=dtype), list(calls))
             if self.runs():
                 break
 
@@ -43,11 +48,12 @@ class CutCheck:
         return {name: fault for name, fault in faults.items() if fault is not None}
 
     def agrees_with(self, other: "CutCheck") -> bool:
-        """Whether two runners of one network compute the same outputs at full width."""
-        return gap(other.whole(), self.whole()) <= self.tolerance
+        """Whether two runners of one network compute the same outputs at full width; this one may refuse sizes."""
+        pairs = zip(other.whole(), self.whole(), strict=True)
+        return max(0.0 if outputs is None else gap(expected, outputs) for expected, outputs in pairs) <= self.tolerance
 
-    def whole(self) -> Any:  # noqa: ANN401
-        """The outputs of the whole network on the example with ``tensors``, which a caller may change."""
+    def whole(self) -> list[Any]:
+        """The outputs of the whole network for each call with ``tensors``, which a caller may change."""
         return self._run(full_cut(self.groups), self.tensors)
 
     def _fault(self, chosen: list[Group]) -> str | None:
@@ -99,9 +105,61 @@ class CutCheck:
         tensors = [output for output in outputs if isinstance(output, Tensor) and output.is_floating_point()]
         return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
-    def _run(self, cut: Cut, tensors: Mapping[str, Tensor]) -> Any:  # noqa: ANN401
+    def _run(self, cut: Cut, tensors: Mapping[str, Tensor]) -> list[Any]:
+        """The outputs for each call, or None for one after the example whose sizes the runner refuses."""
+        outputs = []
         with torch.no_grad(), in_mode(self.runner.module, training=False):
-            return self.runner.run(cut, tensors, self.args, self.kwargs)
+            for args, kwargs in self.calls:
+                try:
+                    outputs.append(self.runner.run(cut, tensors, args, kwargs))
+                except ShapeError:
+                    if not outputs:
+                        raise
+                    outputs.append(None)
+        return outputs
+
+
+def other_sizes(module: nn.Module, example: Call) -> list[Call]:
+    """The example with another batch size, and with half of each other size, if the network runs on them."""
+    copy = scratch(module)
+    another_batch = _resized(example, 0)
+    smaller = example
+    for axis in range(1, max((tensor.ndim for tensor in tensors_of(example)), default=0)):
+        halved = _resized(smaller, axis)
+        smaller = halved if _runs(copy, halved) else smaller
+    return [call for call in (another_batch, smaller) if call is not example and _runs(copy, call)]
+
+
+def _resized(call: Call, axis: int) -> Call:
+    """A call with half the size of an axis, of one example for the first axis; a size of one is doubled.
+
+    All tensors whose axis has the size of the first tensor's change with it.
+    """
+    size = next(tensor.shape[axis] for tensor in tensors_of(call) if tensor.ndim > axis)
+    other = 2 if size == 1 else 1 if axis == 0 else size // 2
+
+    def resized(tensor: Tensor) -> Tensor:
+        if tensor.ndim <= axis or tensor.shape[axis] != size or not size:
+            return tensor
+        return tensor.index_select(axis, torch.arange(other, device=tensor.device) % size)
+
+    result: Call = pytree.tree_map_only(Tensor, resized, call)
+    return result
+
+
+def tensors_of(call: Call) -> list[Tensor]:
+    """The tensors in a call."""
+    return [leaf for leaf in pytree.tree_leaves(call) if isinstance(leaf, Tensor)]
+
+
+def _runs(module: nn.Module, call: Call) -> bool:
+    args, kwargs = call
+    try:
+        with torch.no_grad(), in_mode(module, training=False):
+            module(*args, **kwargs)
+    except Exception:  # the user's code may raise anything for sizes that it was not made for
+        return False
+    return True
 
 
 def scratch(module: nn.Module) -> nn.Module:

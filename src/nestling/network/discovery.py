@@ -3,13 +3,14 @@
 import traceback
 import warnings
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
 from torch import nn
 
 from nestling.errors import TraceError
-from nestling.network.check import TOGETHER, CutCheck, scratch
+from nestling.network.check import TOGETHER, Call, CutCheck, other_sizes, scratch, tensors_of
 from nestling.reading import (
     Branch,
     Choice,
@@ -76,20 +77,21 @@ class _Search:
         self.choice, self.rules = choice, rules
         self.names = Holders(module).canonical
         self.has_layers = False
+        self.calls = [(args, kwargs), *other_sizes(module, (args, kwargs))]
 
     def by_module(self) -> _Discovery:
         """The groups, run by the module's code."""
-        traced = trace(self._export(dynamic=False), self.rules)
+        traced = trace(self._export(), self.rules)
         self.has_layers = bool(self._layers(traced))
         groups = self.choice.apply(self._groups(traced), self.names)
         return self._check(groups, ModuleRunner(self.module), ModuleRunner(scratch(self.module)))
 
     def by_graph(self, by_module: _Discovery) -> _Discovery | None:
         """The groups, run by the exported graph, if the graph computes the same as the module."""
-        try:
-            traced = trace(self._export(dynamic=True), self.rules)
-        except TraceError:
+        graph = self._dynamic_graph()
+        if graph is None:
             return None
+        traced = trace(graph, self.rules)
         layers = self._layers(traced)
         groups = self.choice.apply(find_groups(traced) + layer_groups(layers), self.names)
         plan = make_plan(traced, groups, {branch.add.name: branch for branches in layers for branch in branches})
@@ -127,23 +129,36 @@ class _Search:
 
     def _check(self, groups: Groups, runner: Runner, tried: Runner) -> _Discovery:
         """Check groups, with ``tried`` on a scratch copy: code that caches results must not cache disturbed weights."""
-        check = CutCheck(tried, groups, self.args, self.kwargs)
+        check = CutCheck(tried, groups, self.calls)
         return _Discovery(groups, runner, check, check.sound())
 
-    def _export(self, *, dynamic: bool) -> Graph:
+    def _dynamic_graph(self) -> Graph | None:
+        """The graph with open sizes, in train mode, in which it must be able to run; None if there is none.
+
+        torch takes a size of one for a constant, so a batch of one example is doubled; and sides of images are opened
+        only if the network runs on images of other sides.
+        """
+        sides = any(_sides(call) != _sides(self.calls[0]) for call in self.calls[1:])
+        batch = [call for call in self.calls[1:] if _batch(self.calls[0]) == 1 and _batch(call) > 1]
+        for call, opened in product([*batch, self.calls[0]], dict.fromkeys((sides, False))):
+            try:
+                with in_mode(self.module, training=True):
+                    return export_graph(self.module, *call, dynamic=True, sides=opened)
+            except TraceError:
+                continue
+        return None
+
+    def _export(self) -> Graph:
         """Export the module in train mode, where all code runs; if that fails (a norm of one example), in eval mode.
 
-        A graph that is to be run (``dynamic``) must be able to train, so it is never exported in eval mode. Code that
-        takes its path from the data can't be exported: the path of the example is recorded instead.
+        Code that takes its path from the data can't be exported: the path of the example is recorded instead.
         """
-        for training in (True,) if dynamic else (True, False):
+        for training in (True, False):
             try:
                 with in_mode(self.module, training=training):
-                    return export_graph(self.module, self.args, self.kwargs, dynamic=dynamic)
+                    return export_graph(self.module, self.args, self.kwargs)
             except TraceError as fault:
                 line = str(fault)
-        if dynamic:
-            raise TraceError(_cannot_be_traced(line))
         try:
             with in_mode(self.module, training=False), torch.no_grad():
                 graph = recorded_graph(self.module, self.args, self.kwargs)
@@ -151,6 +166,16 @@ class _Search:
             raise TraceError(_cannot_be_traced(line)) from fault
         warnings.warn(_recording_note(line), stacklevel=5)
         return graph
+
+
+def _sides(call: Call) -> list[torch.Size]:
+    """The sides of the images in a call."""
+    return [tensor.shape[2:] for tensor in tensors_of(call) if tensor.ndim > 3]
+
+
+def _batch(call: Call) -> int:
+    """The size of the first axis of the first tensor in a call; 0 without tensors."""
+    return next((tensor.shape[0] for tensor in tensors_of(call) if tensor.ndim), 0)
 
 
 def _recording_note(line: str) -> str:

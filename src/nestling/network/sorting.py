@@ -149,8 +149,8 @@ def _check(module: nn.Module, groups: Groups, call: Call) -> CutCheck:
     """
     generator = torch.Generator().manual_seed(0)
     disturbed = pytree.tree_map_only(Tensor, partial(_disturbed, generator=generator), call)
-    check = CutCheck(ModuleRunner(scratch(module)), groups, *disturbed)
-    return check if check.runs() else CutCheck(ModuleRunner(scratch(module)), groups, *call)
+    check = CutCheck(ModuleRunner(scratch(module)), groups, [disturbed])
+    return check if check.runs() else CutCheck(ModuleRunner(scratch(module)), groups, [call])
 
 
 def _disturbed(tensor: Tensor, generator: torch.Generator) -> Tensor:

@@ -4,7 +4,7 @@ import logging
 import operator
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
 
 from nestling.errors import TraceError
 from nestling.reading.holders import Holders
-from nestling.torch_parts import ASSERTED_METADATA, example_size, pytree, recorded
+from nestling.torch_parts import ASSERTED_METADATA, SIZES_ASSERTED, example_size, exported, pytree, recorded
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,30 @@ class Graph:
         return f" at {line}" if line else ""
 
 
-def export_graph(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool = False) -> Graph:
-    """Export a module in the mode it is in; ``dynamic`` keeps the sizes of the inputs open where the code allows it."""
-    shapes = _open_shapes(args, kwargs) if dynamic else None
+UNPROVEN = "the network's code may take another path for inputs of these sizes than for the example: it needs "
+"""How the error of a graph begins that was called with sizes for which it does not hold."""
+
+
+def export_graph(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool = False, sides: bool = False
+) -> Graph:
+    """Export a module in the mode it is in; ``dynamic`` keeps the sizes of the inputs open where the code allows it.
+
+    Of images only the batch size stays open, unless ``sides`` is set. A dynamic graph raises an error for sizes that
+    could take another path through the code.
+    """
+    shapes = _open_shapes(args, kwargs, sides) if dynamic else None
     try:
         with _quiet_torch_logs():
-            program = torch.export.export(_Traced(module), args, kwargs, dynamic_shapes=shapes, strict=False)
+            program = exported(_Traced(module), args, kwargs, shapes)
     except Exception as fault:  # torch raises errors of many kinds, from the user's code and from torch's
         trail = "".join(traceback.format_exception(fault))
         raise TraceError(user_line(str(fault)) or user_line(trail)) from fault
     _inline(program.graph_module)
     for node in program.graph.find_nodes(op="call_function", target=ASSERTED_METADATA):
         program.graph.erase_node(node)  # the assertion fixes the precision; the check runs in another
+    if dynamic:
+        _assert_sizes(program)
     program.graph.eliminate_dead_code()
     signature = program.graph_signature
     canonical = Holders(module).canonical
@@ -193,16 +206,59 @@ def _detached(result: Any) -> Any:  # noqa: ANN401
     return node
 
 
-def _open_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    """All sizes of all inputs left open, laid out as the arguments are; of images only the batch size.
+def _assert_sizes(program: ExportedProgram) -> None:
+    """Assert in a graph the sizes that torch keeps beside it, and name the inputs in what torch asserts itself."""
+    graph, names = program.graph, dict[str, str]()
+    ranges = {str(symbol): limits for symbol, limits in program.range_constraints.items()}
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(first):
+        for node in graph.find_nodes(op="placeholder"):
+            tensor = node.meta.get("val")
+            if node.name not in program.graph_signature.user_inputs or not isinstance(tensor, Tensor):
+                continue
+            sizes: Sequence[Any] = tensor.shape
+            for axis, size in enumerate(sizes):
+                name = f"{node.name}.shape[{axis}]"
+                if names.setdefault(str(size), name) != name and isinstance(size, torch.SymInt):
+                    continue  # an operation pairs it with an axis whose range is asserted
+                for compare, limit in _limits(size, ranges.get(str(size))):
+                    value = graph.call_function(torch.ops.aten.sym_size.int, (node, axis))
+                    value.meta["val"] = int(hint(size))
+                    holds = graph.call_function(compare, (value, limit))
+                    text = f"{UNPROVEN}{name} {_SIGNS[compare]} {limit}"
+                    graph.call_function(SIZES_ASSERTED, (holds, text))
+    for node in graph.find_nodes(op="call_function", target=SIZES_ASSERTED):
+        if not node.args[1].startswith(UNPROVEN):
+            found = re.search(r"expression (.*) on node", node.args[1])
+            condition = re.sub(r"\bs\d+\b", lambda m: names.get(m[0], m[0]), found[1] if found else node.args[1])
+            node.update_arg(1, UNPROVEN + condition)
 
-    With open image sides the export takes many times as long, and attention does not need them.
+
+_SIGNS = {operator.eq: "==", operator.le: "<=", operator.ge: ">="}
+
+
+def _limits(size: int | torch.SymInt, limits: Any) -> list[tuple[Callable[..., Any], int]]:  # noqa: ANN401
+    """The comparisons with whole numbers that a size must pass; torch counts 0 and 1 as below any range."""
+    if isinstance(size, int):
+        return [(operator.eq, size)]
+    if limits is None:
+        return []
+    if limits.is_singleton():
+        return [(operator.eq, int(limits.lower))]
+    least = [(operator.ge, int(limits.lower))] if limits.lower > 2 else []
+    return least + ([(operator.le, int(limits.upper))] if limits.upper.is_Integer else [])
+
+
+def _open_shapes(args: tuple[Any, ...], kwargs: dict[str, Any], sides: bool) -> Any:  # noqa: ANN401
+    """All sizes of all inputs left open, laid out as the arguments are; those of images only if ``sides`` is set.
+
+    With open image sides the export takes up to twice as long, and attention does not need them.
     """
 
     def open_all(leaf: Any) -> Any:  # noqa: ANN401
         if not isinstance(leaf, Tensor):
             return None
-        return dict.fromkeys(range(leaf.ndim if leaf.ndim < 4 else 1), torch.export.Dim.AUTO)
+        return dict.fromkeys(range(leaf.ndim if leaf.ndim < 4 or sides else 1), torch.export.Dim.AUTO)
 
     arguments = {"args": args, "kwargs": kwargs}  # as _Traced takes them; torch refuses the names of empty ones
     return pytree.tree_map(open_all, {name: values for name, values in arguments.items() if values})
