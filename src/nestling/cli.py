@@ -20,6 +20,7 @@ from nestling.training import Recipe, Stopped
 from nestling.version import __version__
 
 RunPath = Annotated[Positional[Path], arg(metavar="RUN", help="Folder that `nestling train` wrote.")]
+Model = Annotated[str, arg(help=f"One of {', '.join(commands.MODELS)}, or module:function of your own.")]
 Trust = Annotated[bool, arg(help="Let the run folder name code of yours (module:function) to build the network.")]
 
 BROKEN_PIPE = 141
@@ -44,7 +45,7 @@ def train(
     data: Annotated[Positional[str], arg(metavar="DATA", help="Name or path of a data set: see `nestling data`.")],
     *,
     out: Path,
-    model: str = "mlp",
+    model: Model = "mlp",
     model_options: tuple[str, ...] = (),
     hold_out: tuple[int, ...] = (),
     pretrained: Path | None = None,
@@ -61,11 +62,10 @@ def train(
 
     Args:
         out: Folder of the run.
-        model: Name of a network, or module:function of your own.
         model_options: Options of the network, each as name=value: width=0.5.
         hold_out: Classes to leave out of training, as out-of-distribution data for tests.
-        pretrained: Weights to start from, a .safetensors file with the network's tensor names; a last layer that
-            was trained for another number of classes is initialised anew.
+        pretrained: Weights to start from: the folder of a run, or a .safetensors file with the network's tensor names.
+            A last layer that was trained for another number of classes is initialised anew.
         device: auto takes a GPU where there is one.
     """
     _show(
@@ -150,7 +150,7 @@ def prune(
     data: Annotated[Positional[str], arg(metavar="DATA", help="Name or path of a data set: see `nestling data`.")],
     *,
     out: Path,
-    model: str = "lenet_300_100",
+    model: Model = "lenet_300_100",
     model_options: tuple[str, ...] = (),
     options: Annotated[Pruning, arg(name="")] = Pruning(),  # noqa: B008 (frozen)
     pretrain_epochs: int = 0,
@@ -164,11 +164,10 @@ def prune(
 
     Args:
         out: Folder of the pruning.
-        model: Name of a network, or module:function of your own.
         model_options: Options of the network, each as name=value: width=0.5.
         pretrain_epochs: Epochs of plain training before pruning.
-        pretrained: Weights to start from, a .safetensors file with the network's tensor names; a last layer that
-            was trained for another number of classes is initialised anew.
+        pretrained: Weights to start from: the folder of a run, or a .safetensors file with the network's tensor names.
+            A last layer that was trained for another number of classes is initialised anew.
         device: auto takes a GPU where there is one.
     """
     print(

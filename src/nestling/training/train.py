@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nestling.data import Data
+from nestling.data import Data, DatasetBatches
 from nestling.errors import DtypeError
 from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_named
 from nestling.processes import ALONE, Processes, connected
@@ -44,7 +44,8 @@ def train(
 ) -> Run:
     """Train a nested network in place by a recipe; its final weights are the best in validation, or as good.
 
-    ``data`` is a data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. With
+    ``data`` is a data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. A loader's
+    batch size is used and recorded in place of the recipe's. With
     ``out`` the run is a folder: the same call made again resumes a run that was stopped, and reads back a complete one.
     With more epochs in the recipe a complete run goes on from its weights, with a new optimiser.
     ``likelihood`` by default depends on the data set, and is categorical for loaders.
@@ -58,9 +59,11 @@ def train(
     """
     if not isinstance(nested, Nested):
         raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
-    recipe = recipe or Recipe()
+    wanted = recipe or Recipe()
     with connected() as processes, Stopping().watching() as stopping:
-        feed = processes.agree(lambda: make_feed(data, recipe, processes))
+        feed = processes.agree(lambda: make_feed(data, wanted, processes))
+        with_loader = isinstance(feed.train, DatasetBatches)  # the caller's, whose batch size is recorded
+        recipe = wanted.but(batch_size=feed.train.batch_size) if with_loader else wanted
         chosen_likelihood = likelihood_named(likelihood or feed.likelihood or "categorical")
         about = feed.about | {"likelihood": chosen_likelihood.name, "starts_from": starts_from}
         about |= {} if teacher is None else {"teacher": tensors_digest(teacher.state_dict().values())}
