@@ -10,7 +10,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from nestling import commands
-from nestling.commands import Device
+from nestling.commands import MODELS, Device
 from nestling.errors import NestlingError, ProcessError
 from nestling.launch import launched_rank
 from nestling.network import Nesting
@@ -20,7 +20,7 @@ from nestling.training import Recipe, Stopped
 from nestling.version import __version__
 
 RunPath = Annotated[Positional[Path], arg(metavar="RUN", help="Folder that `nestling train` wrote.")]
-Model = Annotated[str, arg(help=f"One of {', '.join(commands.MODELS)}, or module:function of your own.")]
+Model = Annotated[str, arg(help=f"One of {', '.join(MODELS)}, or module:function of your own.")]
 Trust = Annotated[bool, arg(help="Let the run folder name code of yours (module:function) to build the network.")]
 
 BROKEN_PIPE = 141
