@@ -615,6 +615,50 @@ def test_search_and_extract(run, tmp_path):
     assert sum(own.numel() for own in weights.values()) == about["cost"]["params"]
 
 
+def transferred(place, out, **options):
+    words = (str(place / "strange.npz"), "resnet14", out, PLAIN, QUICK)
+    return commands.train(*words, model_options=["width=0.25"], **options)
+
+
+def test_training_starts_from_a_run(place, with_norms, tmp_path, monkeypatch):
+    """From its network at full width, with its norms' statistics, as teacher too; its units keep their order."""
+    seen = {}
+
+    def note(nested, data, recipe, *, starts_from, teacher, **_):
+        seen.update(nested=nested, starts_from=starts_from, teacher=teacher)
+
+    monkeypatch.setattr(import_module("nestling.commands.training"), "run_training", note)
+    transferred(place, tmp_path / "run", pretrained=with_norms[0])
+    opened = nl.open_run(with_norms[0])
+    x, _ = next(iter(nl.data.load(place / "classes.npz").batches("test", 20)))
+    with torch.no_grad(), opened.nested.at(1.0):
+        expected = opened.nested(x)
+    assert torch.allclose(seen["nested"].eval()(x), expected, atol=1e-5)
+    assert torch.allclose(seen["teacher"].eval()(x), expected, atol=1e-5)
+    first = seen["starts_from"]
+    commands.evaluate(with_norms[0], (0.4,), samples=0)  # changes the file, and not the network
+    transferred(place, tmp_path / "run", pretrained=with_norms[0])
+    assert seen["starts_from"] == first
+
+
+def test_training_on_other_classes_starts_from_a_run(place, with_norms, tmp_path, capsys):
+    images, labels = pictures()
+    np.savez(place / "three.npz", x=images, y=labels % 3)
+    words = (str(place / "three.npz"), "resnet14", tmp_path / "three", PLAIN, QUICK.but(epochs=1))
+    commands.train(*words, model_options=["width=0.25"], pretrained=with_norms[0])
+    assert "classifier.weight, classifier.bias not taken" in capsys.readouterr().out
+    assert nl.load(tmp_path / "three").module.classifier.out_features == 3
+
+
+def test_a_folder_that_is_no_run_gives_no_weights(place, tmp_path):
+    with pytest.raises(RunError, match=r"model\.safetensors: is not there"):
+        transferred(place, tmp_path / "run", pretrained=place)
+
+
+def test_help_names_the_models():
+    assert nl.models.names() == commands.MODELS
+
+
 @pytest.fixture(scope="module")
 def with_norms(place):
     """A run of a network with batch norms, which was searched, and its curve."""

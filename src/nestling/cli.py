@@ -10,7 +10,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from nestling import commands
-from nestling.commands import Device
+from nestling.commands import MODELS, Device
 from nestling.data import AugmentChoice
 from nestling.errors import NestlingError, ProcessError
 from nestling.launch import launched_rank
@@ -30,6 +30,7 @@ AugmentArg = Annotated[
 Trust = Annotated[
     bool, arg(help="Let the run name code to run (module:function) and data to read; your runs may always read theirs.")
 ]
+Model = Annotated[str, arg(help=f"One of {', '.join(MODELS)}, or module:function of your own.")]
 
 BROKEN_PIPE = 141
 """The exit status that a shell gives for a command whose output pipe was closed."""
@@ -53,7 +54,7 @@ def train(
     data: Annotated[Positional[str], arg(metavar="DATA", help="Name or path of a data set: see `nestling data`.")],
     *,
     out: Path,
-    model: str = "mlp",
+    model: Model = "mlp",
     model_options: tuple[str, ...] = (),
     hold_out: tuple[int, ...] = (),
     augment: AugmentArg = "auto",
@@ -73,11 +74,10 @@ def train(
 
     Args:
         out: Folder of the run.
-        model: Name of a network, or module:function of your own.
         model_options: Options of the network, each as name=value: width=0.5.
         hold_out: Classes to leave out of training, as out-of-distribution data for tests.
-        pretrained: Weights to start from, a .safetensors file with the network's tensor names; a last layer that
-            was trained for another number of classes is initialised anew.
+        pretrained: Weights to start from: the folder of a run, or a .safetensors file with the network's tensor names.
+            A last layer that was trained for another number of classes is initialised anew.
         likelihood: What outputs mean: by default categorical for classes, and gaussian for numbers, with noise that is
             learned and the same for all inputs; with heteroscedastic_gaussian the network says the noise of each.
         device: auto takes a GPU where there is one.
@@ -169,7 +169,7 @@ def prune(
     data: Annotated[Positional[str], arg(metavar="DATA", help="Name or path of a data set: see `nestling data`.")],
     *,
     out: Path,
-    model: str = "lenet_300_100",
+    model: Model = "lenet_300_100",
     model_options: tuple[str, ...] = (),
     options: Annotated[Pruning, arg(name="")] = Pruning(),  # noqa: B008 (frozen)
     augment: AugmentArg = "auto",
@@ -186,11 +186,10 @@ def prune(
 
     Args:
         out: Folder of the pruning.
-        model: Name of a network, or module:function of your own.
         model_options: Options of the network, each as name=value: width=0.5.
         pretrain_epochs: Epochs of plain training before pruning.
-        pretrained: Weights to start from, a .safetensors file with the network's tensor names; a last layer that
-            was trained for another number of classes is initialised anew.
+        pretrained: Weights to start from: the folder of a run, or a .safetensors file with the network's tensor names.
+            A last layer that was trained for another number of classes is initialised anew.
         likelihood: What outputs mean, as in `nestling train`.
         device: auto takes a GPU where there is one.
     """

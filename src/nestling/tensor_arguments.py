@@ -5,6 +5,9 @@ from torch import Tensor
 
 from nestling.errors import DtypeError, NonFiniteError, RangeError, ShapeError
 
+HALF_ENDS = "Half precision (float16) ends at 65,504: use bfloat16 or float32."
+"""The advice where numbers in half precision are not finite."""
+
 
 def floating_tensor(name: str, value: Tensor) -> Tensor:
     """Return ``value`` if it is a tensor of real numbers, finite or not: the values are not read."""
@@ -21,7 +24,10 @@ def real_tensor(name: str, value: Tensor) -> Tensor:
     if not bool(torch.isfinite(value).all()):
         bad = int((~torch.isfinite(value)).sum())
         given = f"{bad} of {value.numel()} entries NaN or infinite"
-        raise NonFiniteError(name, given, "finite everywhere", "Look for a step that diverged or a division by zero.")
+        advice = "Look for a step that diverged or a division by zero."
+        if value.dtype == torch.float16:
+            given, advice = f"{given}, in float16", f"{HALF_ENDS} {advice}"
+        raise NonFiniteError(name, given, "finite everywhere", advice)
     return value
 
 

@@ -6,7 +6,7 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.commands.building import load_weights
-    from nestling.commands.options import Device
+    from nestling.commands.options import MODELS, Device
     from nestling.commands.predicting import data, predict
     from nestling.commands.pruning import prune
     from nestling.commands.searching import extract, search

@@ -15,7 +15,8 @@ from nestling.commands.options import Device
 from nestling.data import Data
 from nestling.errors import ArgumentError, NestlingError, RunError, printable
 from nestling.launch import local_rank
-from nestling.storage import plain_file
+from nestling.reading import full_cut
+from nestling.storage import WEIGHTS_FILE, load, plain_file, read_tensors
 
 
 def torch_device(device: Device) -> torch.device:
@@ -44,19 +45,16 @@ def build_network(model: str, loaded: Data, num_outputs: int, seed: int, given_o
 
 
 def load_weights(network: nn.Module, path: Path, num_outputs: int | None = None) -> list[str]:
-    """Load weights from a safetensors file whose tensors have the same names as the network's.
+    """Load weights from a safetensors file whose tensors have the same names as the network's, or from a run's folder.
 
+    A run gives its network at full width, with the weights at their means.
     With ``num_outputs`` (the number of classes) the last layer may have another number of outputs in the file: then it
     keeps its present weights. The norms' ``num_batches_tracked`` may be missing, as in old files. Any other mismatch is
     an error, and then the network stays unchanged.
 
     Returns: the names of the tensors that were not taken because their number of outputs differs.
     """
-    try:
-        tensors = load_file(plain_file(path))
-    except (OSError, safetensors.SafetensorError) as error:
-        advice = "Save them with safetensors.torch.save_file(module.state_dict(), path); pickles are not read."
-        raise RunError(path, f"can't be read as safetensors ({error})", advice) from None
+    tensors = _of_run(path, network) if path.is_dir() else _of_file(path)
     state = network.state_dict()
     counts = {name for name in state if name.endswith("num_batches_tracked")}
     head = _head(state, num_outputs)
@@ -73,6 +71,26 @@ def load_weights(network: nn.Module, path: Path, num_outputs: int | None = None)
         skipped.append(name)
     network.load_state_dict(state | {name: tensor for name, tensor in tensors.items() if name not in skipped})
     return skipped
+
+
+def _of_file(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(plain_file(path))
+    except (OSError, safetensors.SafetensorError) as error:
+        advice = "Save them with safetensors.torch.save_file(module.state_dict(), path); pickles are not read."
+        raise RunError(path, f"can't be read as safetensors ({error})", advice) from None
+
+
+def _of_run(folder: Path, network: nn.Module) -> dict[str, Tensor]:
+    """The plain network of a run; code that the run names is called only if it is the code that built ``network``."""
+    _, record = read_tensors(folder / WEIGHTS_FILE)
+    described = record.get("network")
+    saved, source = described.get("model") if isinstance(described, dict) else None, models.source_of(network)
+    module = network if saved is None else None
+    if source is not None and source.is_code and isinstance(saved, dict) and saved.get("name") == source.name:
+        module = models.build(source.name, **saved["options"])
+    nested = load(folder, module)
+    return nested.extracted(full_cut(nested.groups)).state_dict()
 
 
 def not_taken(path: Path, names: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from nestling.processes import connected
 from nestling.reading import UNIT_KINDS, cut_names, smallest_cut
 from nestling.report import score_widths, widths_table
 from nestling.running import Nested, cost
-from nestling.storage import write_json
+from nestling.storage import tensors_digest, write_json
 from nestling.tables import thousands
 from nestling.training import Recipe, Run, open_run, outputs_for, prepare_cuts
 from nestling.training import train as run_training
@@ -47,7 +47,7 @@ def train(
 ) -> str:
     """Load, build, nest, train; validation scores are in the log, so the returned text only names the folder."""
 
-    def prepare() -> tuple[Data, Nested, nn.Module, list[str]]:
+    def prepare() -> tuple[Data, Nested, nn.Module, list[str], str | None]:
         loaded = sets.load(
             source,
             hold_out=hold_out,
@@ -60,11 +60,14 @@ def train(
         network = build_network(model, loaded, num_outputs, recipe.seed, dict(map(option, model_options)))
         skipped = [] if pretrained is None else load_weights(network, pretrained, num_outputs)
         options = nesting.options(pretrained=pretrained is not None)
+        if pretrained is not None and pretrained.is_dir() and nesting.sort == "auto":
+            options["sort"] = "none"  # the units of a run are in order
         nested = nest(network, torch.zeros(2, *loaded.input_shape), **options)
-        return loaded, nested.to(torch_device(device)), network.to(torch_device(device)), skipped
+        starts_from = None if pretrained is None else _checksum(pretrained, network)
+        return loaded, nested.to(torch_device(device)), network.to(torch_device(device)), skipped, starts_from
 
     with connected() as processes:
-        loaded, nested, network, skipped = processes.agree(prepare)
+        loaded, nested, network, skipped, starts_from = processes.agree(prepare)
         if processes.is_first:
             say_skipped(loaded)
             if pretrained is not None and skipped:
@@ -76,7 +79,6 @@ def train(
             raise RangeError("model", given, needed, "The table above says what is frozen, and why.")
         if processes.is_first:
             print(_smallest(nested), flush=True)
-        starts_from = None if pretrained is None else hashlib.sha256(pretrained.read_bytes()).hexdigest()
         teaches = pretrained is not None and not skipped and recipe.objective != "elbo"
         teaches = teaches and loaded.task != "regression" and likelihood in (None, "categorical")
         tuned = recipe.but(optimiser="sgd") if pretrained is not None and recipe.optimiser == "auto" else recipe
@@ -132,6 +134,13 @@ def evaluate(
             }
             write_json(folder / "scores.json", figures)
     return widths_table(rows)
+
+
+def _checksum(pretrained: Path, network: nn.Module) -> str:
+    """A checksum of a file of weights, or of those taken from a run, whose file changes with the cuts it knows."""
+    if pretrained.is_dir():
+        return tensors_digest(network.state_dict().values())
+    return hashlib.sha256(pretrained.read_bytes()).hexdigest()
 
 
 def _smallest(nested: Nested) -> str:

@@ -40,6 +40,11 @@ class Data:
     loaded_with: Mapping[str, Any] | None = None
     skipped: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.input_shape))
+        sizes = ", ".join(f"{name} {len(split):,}" for name, split in self.splits.items())
+        return f"Data({self.name}: {self.task} of {shape} inputs, {self.num_outputs} outputs; {sizes})"
+
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input, without the batch axis."""

@@ -10,6 +10,7 @@ from nestling.errors import DivergenceError
 from nestling.reading import Cut
 from nestling.running import Nested, as_call, inputs_of
 from nestling.running.layers import VariationalLayer
+from nestling.tensor_arguments import HALF_ENDS
 from nestling.torch_parts import pytree
 
 _SLOWER = "Lower lr, lengthen lr_warm_up and kl_warm_up, or let step_back do it."
@@ -24,20 +25,21 @@ def diverged(nested: Nested, batch: tuple[Any, Tensor], cuts: tuple[Cut, ...], s
     error = weights_gone_wrong(nested, step)
     if error is not None:
         return error
+    slower = _slower(nested)
     layer = _first_layer(nested, batch[0], cuts)
     if layer is not None:
-        return DivergenceError(step, f"the output of layer {layer}" if layer else "the network's output", _SLOWER)
+        return DivergenceError(step, f"the output of layer {layer}" if layer else "the network's output", slower)
     for name, parameter in nested.named_parameters():
         if parameter.grad is not None and _is_bad(parameter.grad):
-            return DivergenceError(step, f"the gradient of {_public(name)}", _SLOWER)
-    return DivergenceError(step, "the loss", f"Check that targets fit the likelihood. {_SLOWER}")
+            return DivergenceError(step, f"the gradient of {_public(name)}", slower)
+    return DivergenceError(step, "the loss", f"Check that targets fit the likelihood. {slower}")
 
 
 def weights_gone_wrong(nested: Nested, step: int) -> DivergenceError | None:
     """The error that names weights that are not finite; None if all are finite."""
     for name, parameter in nested.named_parameters():
         if _is_bad(parameter):
-            return DivergenceError(step, f"the weights {_public(name)}", _SLOWER)
+            return DivergenceError(step, f"the weights {_public(name)}", _slower(nested))
     return None
 
 
@@ -47,6 +49,12 @@ def diverged_in_validation(batches: Iterable[Any], step: int) -> DivergenceError
         if any(_is_bad(leaf) for leaf in pytree.tree_leaves(inputs_of(batch))):
             return DivergenceError(step, f"the inputs of validation batch {number}", _CLEAN, in_data=True)
     return DivergenceError(step, "the network's output on validation data", _SLOWER)
+
+
+def _slower(nested: Nested) -> str:
+    """What to do about numbers that grow too large, which in half precision they do soon."""
+    half = any(tensor.dtype == torch.float16 for tensor in nested.tensors().values())
+    return f"{HALF_ENDS} {_SLOWER}" if half else _SLOWER
 
 
 def _first_layer(nested: Nested, inputs: Any, cuts: tuple[Cut, ...]) -> str | None:  # noqa: ANN401

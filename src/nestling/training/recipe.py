@@ -31,7 +31,7 @@ class Recipe:
     epochs: int = 30
     """Passes over the training data."""
     batch_size: int = 128
-    """Examples of a step, of all processes together."""
+    """Examples of a step, of all processes together; a DataLoader of yours has its own, which is recorded here."""
     seed: int = 0
     """Seed of the data's order, of the widths and of the weights' noise."""
 

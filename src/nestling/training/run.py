@@ -41,6 +41,12 @@ class Run:
     data: dict[str, Any]
     folder: Path | None
 
+    def __repr__(self) -> str:
+        place = "in memory" if self.folder is None else str(self.folder)
+        source = self.data.get("name") or "data of yours"
+        calibrated = f"{len(self.calibrations)} calibrated cuts"
+        return f"Run({place}: {source}, {self.likelihood}, epoch {len(self.log)} of {self.recipe.epochs}; {calibrated})"
+
     def calibration(self, cut: Any) -> Calibration | None:  # noqa: ANN401
         """The calibration that was fitted at a cut, if there is one."""
         wanted: Cut = make_cut(self.nested.groups, cut)

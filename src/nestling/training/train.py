@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nestling.data import Data
+from nestling.data import Data, DatasetBatches
 from nestling.errors import DtypeError
 from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_for, pairs
 from nestling.processes import ALONE, Processes, connected
@@ -47,27 +47,33 @@ def train(
 ) -> Run:
     """Train a nested network in place by a recipe; its final weights are the best in validation, or as good.
 
-    ``data`` is a data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. Batches of
-    loaders are pairs (inputs, targets), or dictionaries with ``labels``; ``batch`` is a function that makes such a
-    batch of any other. With ``out`` the run is a folder: the same call made again resumes a run that was stopped, and
-    reads back a complete one. With more epochs in the recipe a complete run goes on from its weights, with a new
-    optimiser. ``likelihood`` says what an output means; by default it is the network's own
-    (``nested.likelihood``), else the one for the data set, and categorical for loaders. For numbers the network learns
-    targets that are standardised by their mean and standard deviation in the training data (for loaders in the first
-    10,000 examples, or as you pass with ``nl.prediction.Gaussian().fitted(targets)``); log, scores and predictions are
-    in the targets' own units. ``teacher`` is a trained network; all widths learn from its predictions as well as from
-    the labels. To fine-tune a trained network, pass the network as it was before ``nest`` (the recipe's auto choices
-    follow). ``starts_from`` names the initial weights, so that the folder can tell runs with different ones apart.
-    ``figures`` computes figures of the network after each epoch, for the log and the progress line.
+    ``data`` is a data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. A loader's
+    batch size is used, and recorded in place of the recipe's. Batches of loaders are pairs (inputs, targets), or
+    dictionaries with ``labels``; ``batch`` is a function that makes such a batch of any other.
+
+    With ``out`` the run is a folder: the same call made again resumes a run that was stopped, and reads back a complete
+    one. With more epochs in the recipe a complete run goes on from its weights, with a new optimiser. ``starts_from``
+    names the initial weights, so that the folder can tell runs with different ones apart.
+
+    ``likelihood`` says what an output means. By default it is the network's own (``nested.likelihood``), else the one
+    for the data set, and categorical for loaders. For numbers the network learns targets that are standardised by their
+    mean and standard deviation in the training data (for loaders in the first 10,000 examples, or as you pass with
+    ``nl.prediction.Gaussian().fitted(targets)``); log, scores and predictions are in the targets' own units.
+
+    ``teacher`` is a trained network; all widths learn from its predictions as well as from the labels. To fine-tune a
+    trained network, pass the network as it was before ``nest`` (the recipe's auto choices follow). ``figures`` computes
+    figures of the network after each epoch, for the log and the progress line.
 
     Started by torchrun, the processes share every batch: all draw the same widths, but different weight noise.
     Ctrl-C and SIGTERM save the run first (in the main thread), and then raise ``Stopped``, a KeyboardInterrupt.
     """
     if not isinstance(nested, Nested):
         raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
-    recipe = recipe or Recipe()
+    wanted = recipe or Recipe()
     with connected() as processes, Stopping().watching() as stopping:
-        feed = processes.agree(lambda: make_feed(data, recipe, processes, batch))
+        feed = processes.agree(lambda: make_feed(data, wanted, processes, batch))
+        with_loader = isinstance(feed.train, DatasetBatches)  # the caller's, whose batch size is recorded
+        recipe = wanted.but(batch_size=feed.train.batch_size) if with_loader else wanted
         chosen = processes.agree(lambda: chosen_likelihood(feed, nested, likelihood))
         check_objective(recipe.objective, chosen, teacher)
         if chosen.needs_targets:
