@@ -194,8 +194,9 @@ def test_train_evaluate_predict(nestling, place, tmp_path):
     assert "\r" not in progress
 
     code, printed, err = nestling("evaluate", out, "--cuts", "0.25", "1", "--samples", "0")
-    assert (code, err) == (0, "")
-    assert [line.split()[0] for line in printed.splitlines()[2:]] == ["50%", "100%"]
+    assert code == 0
+    assert [line.partition(" ")[2] for line in err.splitlines()] == ["scored (1 of 2)", "scored (2 of 2)"]
+    assert [line.split()[0] for line in printed.split("\n\n")[0].splitlines()[2:]] == ["50%", "100%"]
     assert (out / "scores.json").exists()
 
     code, printed, err = nestling("predict", out, "one.png", "--cut", "0.5", "--out", tmp_path / "answers.csv")
@@ -339,9 +340,9 @@ def test_every_entry_of_the_recipe_is_an_option(nestling):
 
 def test_options_of_evaluate_and_predict_arrive(nestling, noted):
     function = noted(commands, "evaluate")
-    nestling(*"evaluate runs/a --cuts 0.2 0.4 --ood kmnist --samples 3 --trust".split())
+    nestling(*"evaluate runs/a --cuts 0.2 0.4 --ood kmnist --limit 9 --samples 3 --trust".split())
     assert function.given == (Path("runs/a"), (0.2, 0.4))
-    assert function.named == {"ood": "kmnist", "samples": 3, "trust": True, "device": "auto"}
+    assert function.named == {"ood": "kmnist", "limit": 9, "samples": 3, "trust": True, "device": "auto"}
     function = noted(commands, "predict")
     nestling(*"predict runs/a b.png --cut 0.3 --samples 2 --coverage 0.8 --resize --out c.csv".split())
     assert function.given == (Path("runs/a"), Path("b.png"), 0.3, 2, 0.8)

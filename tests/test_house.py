@@ -19,6 +19,7 @@ FLOORS = [
     {"report"},
     {"delivery"},
     {"search", "pruning"},
+    {"budgets"},
     {"training"},
     {"storage"},
     {"prediction"},
@@ -27,7 +28,7 @@ FLOORS = [
     {"running"},
     {"reading"},
     {"distributions"},
-    {"arguments", "budgets", "kept_until_written", "processes", "seeding", "tables", "tensor_arguments", "version"},
+    {"arguments", "kept_until_written", "processes", "seeding", "tables", "tensor_arguments", "version"},
     {"errors", "launch", "lazily", "torch_parts"},
 ]
 MODULES = sorted(SOURCE.rglob("*.py"))

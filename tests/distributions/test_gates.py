@@ -614,3 +614,24 @@ def test_log_normal_gate_gradcheck():
 def test_a_gate_is_abstract():
     with pytest.raises(TypeError, match="abstract"):
         Gate(3)
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "gaussian_dropout", "concrete", "gaussian"])
+def test_signal_to_noise_is_that_of_draws(name):
+    gate = MAKERS[name](3)
+    if name == "gaussian":
+        fill(gate.posterior.log_sigma2, [-2.0, 0.0, 1.0])
+    if name == "concrete":
+        gate.temperature = 0.02  # close to a coin
+    with torch.no_grad():
+        draws = gate.sample(torch.ones(DRAWS, 3), seeded(0))
+        torch.testing.assert_close(gate.signal_to_noise(), draws.mean(0) / draws.std(0), rtol=0.05, atol=0)
+
+
+def test_signal_to_noise_of_a_keep_probability():
+    gate = BetaBernoulli(4)
+    fill(gate.raw_a, [-3.0, -1.0, 1.0, 3.0])
+    pi = gate.mean()
+    torch.testing.assert_close(gate.signal_to_noise().square(), pi / (1 - pi))
+    assert torch.equal(DependentBetaBernoulli(gate).signal_to_noise(), gate.signal_to_noise())
+    assert GaussianDropoutGate(2, 0.0).signal_to_noise().tolist() == [math.inf] * 2

@@ -45,6 +45,11 @@ def test_the_best_within_every_budget():
     assert SOME.under(cost=100) == Cut((("a", 1),))
 
 
+def test_a_budget_may_be_a_share_of_the_whole_network():
+    assert SOME.under(macs="0.5x") == SOME.under(macs=200)
+    assert SOME.under(macs="1x", bytes="79.5") == SOME.under(bytes=79.5)
+
+
 def test_among_equals_the_cheapest():
     same = curve(row(1, 0.8), row(2, 0.9, log_likelihood=-0.7), row(3, 0.9, log_likelihood=-0.3))
     assert same.under(macs=1e9) == Cut((("a", 2),))
