@@ -51,6 +51,11 @@ def tensor_stores(module: nn.Module) -> tuple[dict[str, Tensor | None], dict[str
     return module._parameters, module._buffers  # type: ignore[return-value]  # a parameter is a tensor
 
 
+def weight_list(module: nn.Module) -> tuple[list[Any], Sequence[str]]:
+    """The list in which a recurrent layer keeps its weights a second time, to be written to, and their names."""
+    return (module._flat_weights, module._flat_weights_names) if isinstance(module, nn.RNNBase) else ([], ())
+
+
 def child_store(module: nn.Module) -> dict[str, nn.Module | None]:
     """The dictionary of a module's direct children, to be written to."""
     return module._modules

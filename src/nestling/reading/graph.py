@@ -4,6 +4,7 @@ import logging
 import operator
 import re
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -58,7 +59,8 @@ def export_graph(
     """
     shapes = _open_shapes(args, kwargs, sides) if dynamic else None
     try:
-        with _quiet_torch_logs():
+        with _quiet_torch_logs(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The tensor attributes")  # torch misreads the list of an LSTM's weights
             program = exported(_Traced(module), args, kwargs, shapes)
     except Exception as fault:  # torch raises errors of many kinds, from the user's code and from torch's
         trail = "".join(traceback.format_exception(fault))

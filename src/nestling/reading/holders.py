@@ -3,10 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor, nn
 
-from nestling.torch_parts import tensor_stores
+from nestling.torch_parts import tensor_stores, weight_list
 
 
 class Holders:
@@ -16,7 +17,7 @@ class Holders:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._places: dict[str, list[tuple[dict[str, Tensor | None], str]]] = defaultdict(list)
+        self._places: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
         self.canonical: dict[str, str] = {}
         self.members: list[tuple[nn.Module, dict[str, str]]] = []
         first_names: dict[int, str] = {}
@@ -30,6 +31,10 @@ class Holders:
                         names[key] = self.canonical[name] = first_names.setdefault(id(tensor), name)
                         if id(submodule) not in visited:
                             self._places[names[key]].append((store, key))
+            if id(submodule) not in visited:
+                listed, keys = weight_list(submodule)
+                for position, key in enumerate(keys):
+                    self._places[names[key]].append((listed, position))
             if names and id(submodule) not in visited:
                 self.members.append((submodule, names))
             visited.add(id(submodule))

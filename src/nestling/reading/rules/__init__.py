@@ -1,6 +1,6 @@
 """One rule per operation: how the labels of its inputs move to its outputs, and which it unites or freezes."""
 
-from nestling.reading.rules import contraction, elementwise, lookups, norms, parts, reductions, shapes
+from nestling.reading.rules import contraction, elementwise, lookups, norms, parts, recurrent, reductions, shapes
 from nestling.reading.trace import Call, Rule
 
 __all__ = ["Call", "Rule", "default_rules"]
@@ -61,6 +61,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("flip", "roll"), reductions.rearrange),
     "scaled_dot_product_attention": lookups.attention,
     "embedding": lookups.embedding,
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), recurrent.recurrent),
     "index": lookups.index,
     **dict.fromkeys(("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range_for_size"), _no_output),
     **dict.fromkeys(("sym_size", "sym_numel", "sym_stride"), _no_output),

@@ -90,6 +90,13 @@ def sizes_of_weight(*names: str) -> Callable[[Any, Tensors], Sizes]:
     return sizes
 
 
+def _recurrent_sizes(layer: Any, tensors: Tensors) -> Sizes:  # noqa: ANN401
+    reading, repeating = tensors.get("weight_ih_l0"), tensors.get("weight_hh_l0")
+    if reading is None or repeating is None or layer.proj_size:
+        return {}
+    return {"input_size": reading.shape[1], "hidden_size": repeating.shape[1]}
+
+
 def _convolution_type(convolution_class: "type[convolution.VariationalConvolution]") -> LayerType:
     return LayerType(
         _convolution_sizes,
@@ -122,6 +129,7 @@ LAYERS: dict[type[nn.Module], LayerType] = {
     nn.LayerNorm: LayerType(_layer_norm_sizes, ("normalized_shape",), is_norm=True),
     nn.RMSNorm: LayerType(_layer_norm_sizes, ("normalized_shape",), is_norm=True),
     nn.Embedding: LayerType(sizes_of_weight("num_embeddings", "embedding_dim")),
+    nn.RNNBase: LayerType(_recurrent_sizes, ("input_size", "hidden_size")),
     nn.PReLU: LayerType(sizes_of_weight("num_parameters")),
 }
 """Every layer type for which the rules of the graph, which know only operations, are not enough."""
