@@ -196,7 +196,7 @@ def test_train_evaluate_predict(nestling, place, tmp_path):
     code, printed, err = nestling("evaluate", out, "--cuts", "0.25", "1", "--samples", "0")
     assert code == 0
     assert [line.partition(" ")[2] for line in err.splitlines()] == ["scored (1 of 2)", "scored (2 of 2)"]
-    assert [line.split()[0] for line in printed.split("\n\n")[0].splitlines()[2:]] == ["50%", "100%"]
+    assert [line.split()[0] for line in printed.split("\n\n")[0].splitlines()[2:]] == ["0.25", "1"]
     assert (out / "scores.json").exists()
 
     code, printed, err = nestling("predict", out, "one.png", "--cut", "0.5", "--out", tmp_path / "answers.csv")

@@ -81,6 +81,7 @@ def state_of(path: Path, record: Mapping[str, Any]) -> State:
     state = State(**saved)
     counts = [state.step, state.epoch, state.batch, state.steps_back, state.began]
     counts += [epoch for epoch in (state.best_epoch, state.kept_epoch) if epoch is not None]
+    counts += [record["epochs"]] if "epochs" in record else []  # of a run that is complete
     numbers: list[Any] = [state.seconds, *([] if state.best_score is None else [state.best_score])]
     valid_counts = all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < _MOST for n in counts)
     numbers += state.sums.values() if isinstance(state.sums, dict) else [None]
