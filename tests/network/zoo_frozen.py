@@ -139,15 +139,15 @@ class TimesInput(nn.Module):
 
 @network(
     tokens(),
-    stream=Size(4, "word.weight", axis=1, frozen="read by a recurrent layer"),
-    memory=Size(5, "recurrent.weight_ih_l0", rows=4, frozen="a recurrent layer"),
+    stream=Size(4, "word.weight", axis=1, frozen="read by a recurrent layer that stays whole"),
+    memory=Size(5, "recurrent.weight_ih_l0", rows=4, frozen="a recurrent layer with projections"),
     hidden=Size(6, "fc.weight"),
 )
-class Recurrent(nn.Module):
+class ProjectedRecurrent(nn.Module):
     def __init__(self, stream, memory, hidden):
         super().__init__()
-        self.word, self.recurrent = nn.Embedding(11, stream), nn.LSTM(stream, memory, batch_first=True)
-        self.fc, self.head = nn.Linear(memory, hidden), nn.Linear(hidden, CLASSES)
+        self.word, self.recurrent = nn.Embedding(11, stream), nn.LSTM(stream, memory, proj_size=3, batch_first=True)
+        self.fc, self.head = nn.Linear(3, hidden), nn.Linear(hidden, CLASSES)
 
     def forward(self, words):
         return self.head(F.relu(self.fc(self.recurrent(self.word(words))[0][:, -1])))
