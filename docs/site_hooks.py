@@ -25,14 +25,17 @@ _ELSEWHERE = re.compile(r"\]\((?:\.\./)+(experiments|docs)/([^)]*)\)")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that no file of ``docs/`` has."""
-    pages = {f"experiments/{path.parent.name}.md": path.read_text() for path in ROOT.glob("experiments/*/README.md")}
+    experiments = {f"experiments/{path.parent.name}.md": path for path in sorted(ROOT.glob("experiments/*/README.md"))}
+    pages = {name: path.read_text() for name, path in experiments.items()}
     pages |= _reference()
     pages["reference.md"] = _index(
         "Reference", {f"reference/{room}.md": f"`{room}`: {about}" for room, about in ROOMS.items()}
     )
     decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     pages["decisions.md"] = _index("Decisions", {f"decisions/{path.name}": _title(path) for path in decisions})
-    results = {f"experiments/{path.parent.name}.md": _title(path) for path in sorted(ROOT.glob("experiments/*/README.md"))}
+    results = {
+        f"experiments/{path.parent.name}.md": _title(path) for path in sorted(ROOT.glob("experiments/*/README.md"))
+    }
     pages["results.md"] = _index("Results", results)
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
@@ -56,7 +59,9 @@ def _reference() -> dict[str, str]:
     pages, homes = {}, set[str]()
     for room, about in ROOMS.items():
         package = importlib.import_module(room)
-        names = {name: _home(package, name) for name in package.__all__ if not hasattr(getattr(package, name), "__path__")}
+        names = {
+            name: _home(package, name) for name in package.__all__ if not hasattr(getattr(package, name), "__path__")
+        }
         entries = "\n\n".join(f"::: {home}" for home in names.values() if home not in homes)
         homes.update(names.values())
         pages[f"reference/{room}.md"] = f"# {room}\n\n{about}\n\n{entries}\n"

@@ -1,5 +1,7 @@
 """The Python of README.md and docs/ runs as it is printed, each file from top to bottom in a folder of its own."""
 
+import importlib
+import importlib.util
 import re
 import shlex
 import sys
@@ -33,6 +35,35 @@ def what_a_reader_has():
         "x": inputs,
         "y": targets,
     }
+
+
+def place_of(name):
+    """What a dotted name stands for: a module, or what is in one; AttributeError if there is no such thing."""
+    parts = name.split(".")
+    inside = [number for number in range(len(parts), 0, -1) if is_module(".".join(parts[:number]))]
+    item = importlib.import_module(".".join(parts[: inside[0]]))
+    for part in parts[inside[0] :]:
+        item = getattr(item, part)
+    return item
+
+
+def is_module(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def test_the_names_on_the_page_of_the_papers_exist():
+    page = (ROOT / "docs" / "papers.md").read_text()
+    names = set(re.findall(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)`", page))
+    assert len(names) > 25
+    for name in names:
+        if name.startswith("nestling."):
+            place_of(name)
+        else:
+            rooms = (nl, nl.distributions)
+            assert any(hasattr(room, name.partition(".")[0]) for room in rooms), name
 
 
 def blocks(page):
