@@ -1,0 +1,63 @@
+"""An ONNX file, opened in ONNX Runtime."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nestling.errors import ArgumentError, RunError
+from nestling.runtime.arrays import in_order
+from nestling.runtime.record import KEY, record_in
+from nestling.runtime.session import Session
+
+_ONLY_ERRORS = 3
+"""What ONNX Runtime prints: its warnings are about choices of its own."""
+
+
+class OnnxSession(Session):
+    """An ONNX file in ONNX Runtime; several threads may run it at once.
+
+    Args:
+        path: the file.
+        sizes: open sizes that are fixed while the file is open, by name; what follows from them is computed once.
+        threads: CPU threads; None leaves the choice to ONNX Runtime.
+
+    Raises:
+        RunError: if ONNX Runtime can't read the file, or lacks one of its operations.
+    """
+
+    def __init__(self, path: Path, sizes: Mapping[str, int] | None = None, threads: int | None = None) -> None:
+        runtime = _imported_runtime()
+        options = runtime.SessionOptions()
+        options.log_severity_level = _ONLY_ERRORS
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        for name, size in (sizes or {}).items():
+            options.add_free_dimension_override_by_name(name, size)
+        try:
+            self._session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime's errors have no parent of their own
+            raise RunError(path, f"can't be opened by ONNX Runtime ({error})", "Export it again.") from None
+        self.about = record_in(self._session.get_modelmeta().custom_metadata_map.get(KEY))
+        self.inputs = tuple(port.name for port in self._session.get_inputs())
+        self.outputs = tuple(port.name for port in self._session.get_outputs())
+
+    def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs by name, for an array per input."""
+        given = dict(zip(self.inputs, in_order(self.inputs, arrays), strict=True))
+        try:
+            return dict(zip(self.outputs, self._session.run(None, given), strict=True))
+        except Exception as error:  # as above
+            shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in given.items())
+            needed = f"what the file takes ({' '.join(str(error).split())[:300]})"
+            raise ArgumentError("arrays", shapes, needed, "Check their shapes and dtypes.") from None
+
+
+def _imported_runtime() -> Any:  # noqa: ANN401 (a package that may be missing)
+    try:
+        import onnxruntime
+    except ImportError:
+        advice = "Install it with: pip install 'nestling[onnx]'"
+        raise ArgumentError("onnxruntime", "nothing", "installed to open an .onnx file", advice) from None
+    return onnxruntime
