@@ -9,9 +9,8 @@ from torch import nn
 
 from nestling.data import Data
 from nestling.delivery.formats import Port
-from nestling.errors import ArgumentError
 from nestling.prediction import Calibration, Likelihood
-from nestling.reading import Cut, full_cut
+from nestling.reading import Cut, cut_names, full_cut
 from nestling.running import Cost, Nested
 from nestling.runtime import FORMAT
 from nestling.storage import tensors_digest
@@ -60,16 +59,18 @@ def data_record(data: Data | Mapping[str, Any] | None) -> dict[str, Any]:
             "mean": list(data.mean),
             "std": list(data.std),
         }
-    if not isinstance(data, Mapping):
-        given = f"a {type(data).__name__}"
-        raise ArgumentError("data", given, "Data, or the record of a run's data", "Pass run.data, or nl.data.load(...).")
     return dict(data)
 
 
 def described(
-    network: nn.Module, known: Known, cost: Cost, nested: Nested | None = None, cut: Cut | None = None
+    network: nn.Module,
+    known: Known,
+    cost: Cost,
+    nested: Nested | None = None,
+    cut: Cut | None = None,
+    asked: float | Mapping[str, int] | Cut | None = None,
 ) -> dict[str, Any]:
-    """What is known of a plain network, as JSON has it; ``cut`` is the cut of ``nested`` that it is.
+    """What is known of a plain network, as JSON has it; ``cut`` is the cut of ``nested`` that was ``asked`` for.
 
     Example:
         >>> described(small, Known(run.data), nl.cost(run.nested, cut), run.nested, cut)["classes"]
@@ -84,9 +85,10 @@ def described(
     if calibration is not None:
         about["thresholds"] = {str(coverage): value for coverage, value in calibration.thresholds.items()}
         about["calibrated_on"] = {"num_examples": calibration.num_examples, "samples": calibration.samples}
-    about |= {"cut": None if cut is None else cut.as_dict(), "kept": None}
+    about |= {"name": None, "cut": None, "kept": None}
     if nested is not None and cut is not None:
-        about["kept"] = cut.share_of(full_cut(nested.groups))
+        name = cut_names(nested.groups, [asked or cut])[cut]
+        about |= {"name": name, "cut": cut.as_dict(), "kept": cut.share_of(full_cut(nested.groups))}
     about |= {"cost": {name: value for name, value in vars(cost).items() if value is not None}}
     return about | {"run": known.run, "weights": tensors_digest(network.state_dict().values())}
 

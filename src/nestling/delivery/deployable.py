@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,6 @@ from nestling.prediction import Likelihood
 from nestling.runtime import BATCH
 from nestling.torch_parts import pytree
 
-Layout = Literal["nchw", "nhwc"]
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 BYTE = 255.0
 """The largest value of a byte, which is 1 on the scale of the mean and the standard deviation."""
@@ -25,9 +24,7 @@ class Deployable(nn.Module):
     Inputs after the first go to the network as they are.
     """
 
-    def __init__(
-        self, network: nn.Module, normalise: nn.Module | None = None, answer: nn.Module | None = None
-    ) -> None:
+    def __init__(self, network: nn.Module, normalise: nn.Module | None = None, answer: nn.Module | None = None) -> None:
         super().__init__()
         self.normalise = normalise or nn.Identity()
         self.network = network
@@ -41,13 +38,15 @@ class Deployable(nn.Module):
 class Normalise(nn.Module):
     """Inputs as a user has them, as a network takes them: channels first, and (x - mean) / std of [0, 1]."""
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float], num_axes: int, *, as_bytes: bool, last: bool) -> None:
+    def __init__(
+        self, mean: Sequence[float], std: Sequence[float], num_axes: int, *, as_bytes: bool, last: bool
+    ) -> None:
         super().__init__()
         shape = (1, -1) + (1,) * (num_axes - 2)
         means, stds = (torch.tensor(values, dtype=torch.float64).view(shape) for values in (mean, std))
         self.last = last
-        self.register_buffer("factor", (1 / (stds * (BYTE if as_bytes else 1.0))).float())
-        self.register_buffer("shift", (-means / stds).float())
+        self.factor = nn.Buffer((1 / (stds * (BYTE if as_bytes else 1.0))).float())
+        self.shift = nn.Buffer((-means / stds).float())
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The normalised inputs (B, C, ...) of bytes or numbers, whose channels may come last."""
@@ -102,7 +101,7 @@ def ports_of(network: nn.Module, call: Call) -> tuple[Port, ...]:
     parameters = inspect.signature(network.forward).parameters.values()
     own = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     named = {own[n] if n < len(own) else f"input_{n}": value for n, value in enumerate(args)} | kwargs
-    found = {}
+    found: dict[str, Tensor] = {}
     for name, value in named.items():
         tensors = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
         found |= {name if len(tensors) == 1 else f"{name}_{n}": tensor for n, tensor in enumerate(tensors)}

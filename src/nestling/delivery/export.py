@@ -11,13 +11,13 @@ from torch import nn
 
 from nestling.data import Data
 from nestling.delivery.about import Known, data_record
-from nestling.delivery.deployable import Layout
 from nestling.delivery.formats import FORMATS, FileFormat, Graph
 from nestling.delivery.graphs import GRAPHS
-from nestling.delivery.source import Source, as_known, source_of
+from nestling.delivery.options import Layout
+from nestling.delivery.source import as_known, source_of
 from nestling.delivery.verify import latencies_of, verified
 from nestling.errors import ArgumentError
-from nestling.prediction import Calibration, Likelihood
+from nestling.prediction import Calibration, Likelihood, likelihood_named
 from nestling.pruning import Pruned
 from nestling.reading import Cut
 from nestling.storage import make_folder, put, written_whole
@@ -106,7 +106,7 @@ def export(
     if uncertainty not in GRAPHS:
         known_ways = ", ".join(map(repr, GRAPHS))
         raise ArgumentError("uncertainty", repr(uncertainty), f"one of {known_ways}", "Check its spelling.")
-    given = Known(data_record(data), likelihood, calibration, run)
+    given = Known(data_record(data), None if likelihood is None else likelihood_named(likelihood), calibration, run)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         source = source_of(network, example, cut, as_known(network, given, cut), layout, as_bytes)
         make = GRAPHS[uncertainty]
@@ -121,7 +121,7 @@ def _format(name: str) -> FileFormat:
 
 
 def _written(form: FileFormat, graph: Graph, target: Path, whole: Graph | None) -> Exported:
-    """Write a graph to a temporary folder, verify it there, measure it beside the whole network, and put it in place."""
+    """Write a graph to a temporary folder, verify it there, measure it beside the whole one, and put it in place."""
     make_folder(target.parent)
     with written_whole(target) as folder:
         own, other = folder / "own", folder / "whole"

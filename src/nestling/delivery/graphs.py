@@ -44,7 +44,7 @@ def about_graph(source: Source, ports: tuple[Port, ...], outputs: tuple[str, ...
         first = {"layout": source.layout}
         if source.known.data.get("as_bytes"):
             first["scale"] = int(BYTE) if source.as_bytes else 1  # the value of a pixel that is fully lit
-    about = described(source.network, source.known, source.cost, source.nested, source.cut)
+    about = described(source.network, source.known, source.cost, source.nested, source.cut, source.asked)
     return about | {"inputs": described_inputs(ports, **first), "outputs": list(outputs), "uncertainty": None}
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from nestling.delivery.about import Known
-from nestling.delivery.deployable import Call, Layout
+from nestling.delivery.deployable import Call
+from nestling.delivery.options import Layout
 from nestling.errors import ArgumentError, DtypeError, ShapeError
 from nestling.prediction import Likelihood, likelihood_for, likelihood_named
 from nestling.pruning import Pruned, to_dense
@@ -34,6 +35,7 @@ class Source:
     known: Known
     nested: Nested | None
     cut: Cut | None
+    asked: CutLike | None
     layout: Layout
     as_bytes: bool
 
@@ -53,7 +55,7 @@ class Source:
         """The same at full width; its calibration is of no use there, and is kept for the same graph."""
         assert self.nested is not None
         cut = full_cut(self.nested.groups)
-        return replace(self, network=_delivered(self.nested.extracted(cut)), cut=cut)
+        return replace(self, network=_delivered(self.nested.extracted(cut)), cut=cut, asked=1.0)
 
 
 def source_of(
@@ -69,6 +71,8 @@ def source_of(
         raise ArgumentError("layout", repr(layout), "nchw or nhwc", "nhwc has the channels last.")
     if isinstance(network, Run):
         network = network.nested
+    nested: Nested | None = None
+    wanted: Cut | None = None
     if isinstance(network, Nested):
         wanted = make_cut(network.groups, 1.0 if cut is None else cut)
         if example is not None:
@@ -76,31 +80,29 @@ def source_of(
         plain, call, nested = extract(network, wanted), network.example, network
     else:
         plain, call = _plain(network, example)
-        nested = wanted = None
         if cut is not None:
             raise ArgumentError("cut", repr(cut), "left out for a plain network", "Nest it to cut it.")
     calls = _on_cpu(call)
     if known.normalises:
         _check_shape(calls, known.data["input_shape"])
     bytes_in = bool(known.data.get("as_bytes")) if as_bytes is None else as_bytes
-    return Source(_delivered(plain), calls, known, nested, wanted, layout, bytes_in)
+    return Source(_delivered(plain), calls, known, nested, wanted, cut, layout, bytes_in)
 
 
 def as_known(network: nn.Module | Pruned | Run, given: Known, cut: CutLike | None) -> Known:
     """What is known, completed by what a run or a network knows of itself."""
-    likelihood: str | Likelihood | None = given.likelihood
     if isinstance(network, Run):
         data = given.data or (network.data if network.data.get("name") is not None else {})
         calibration = given.calibration or network.calibration(1.0 if cut is None else cut)
-        own = likelihood_for(network.nested, likelihood or network.likelihood)
-        return replace(given, data=data, likelihood=own, calibration=calibration)
-    if isinstance(network, Pruned) and likelihood is None:
-        likelihood = network.likelihood
-    if isinstance(network, Nested) and (likelihood or network.likelihood):
-        likelihood = likelihood_for(network, likelihood)
-    if likelihood is None and (given.data or given.calibration):
-        likelihood = "categorical" if given.calibration is None else given.calibration.likelihood
-    return replace(given, likelihood=None if likelihood is None else likelihood_named(likelihood))
+        likelihood = given.likelihood or likelihood_for(network.nested, network.likelihood)
+        return Known(data, likelihood, calibration, given.run or network.identity)
+    if given.likelihood is not None:
+        return given
+    if isinstance(network, Nested | Pruned) and isinstance(network.likelihood, Likelihood):
+        return replace(given, likelihood=network.likelihood)
+    if given.calibration is not None:
+        return replace(given, likelihood=likelihood_named(given.calibration.likelihood))
+    return replace(given, likelihood=likelihood_named("categorical")) if given.data.get("classes") else given
 
 
 def _plain(network: object, example: Any) -> tuple[nn.Module, Call]:  # noqa: ANN401

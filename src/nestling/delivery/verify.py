@@ -8,8 +8,8 @@ from torch import Tensor
 
 from nestling.delivery.formats import Graph, Port
 from nestling.errors import NestlingError
-from nestling.runtime import BATCH, Session
 from nestling.running import TOLERANCE, gap, latencies_ms
+from nestling.runtime import BATCH, Session
 
 BATCHES = (1, 2, 64)
 """The numbers of examples that a file is run with."""

@@ -39,17 +39,19 @@ class Answers:
     @property
     def labels(self) -> np.ndarray:
         """The numbers (B, ...) of the most probable classes."""
-        return self.probs.argmax(1)
+        labels: np.ndarray = self.probs.argmax(1)
+        return labels
 
     @property
     def names(self) -> list[str]:
         """The name of each example's most probable class."""
-        return [self._name(label) for label in self._per_example(self.labels)]
+        return [self._name(label) for label in self._per_example(self.labels).tolist()]
 
     @property
     def confidence(self) -> np.ndarray:
         """The probability (B, ...) of the most probable class."""
-        return self.probs.max(1)
+        confidence: np.ndarray = self.probs.max(1)
+        return confidence
 
     @property
     def uncertainty(self) -> dict[str, np.ndarray]:
@@ -62,12 +64,13 @@ class Answers:
 
     def in_set(self, coverage: float = 0.9) -> np.ndarray:
         """Conformal sets (B, C, ...), true for each class in the set."""
-        return 1 - self.probs <= self._threshold(coverage)
+        inside: np.ndarray = 1 - self.probs <= self._threshold(coverage)
+        return inside
 
     def sets(self, coverage: float = 0.9) -> list[tuple[str, ...]]:
         """The conformal set of each example by the names of its classes; a set may be empty."""
         self._per_example(self.labels)
-        return [tuple(self._name(label) for label in np.flatnonzero(row)) for row in self.in_set(coverage)]
+        return [tuple(self._name(label) for label in np.flatnonzero(row).tolist()) for row in self.in_set(coverage)]
 
     def interval(self, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """The ends of the conformal interval of each number."""
