@@ -14,9 +14,12 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import nestling as nl
+from nestling.delivery.about import Known
 from nestling.delivery.formats import FORMATS
 from nestling.delivery.formats.onnx import OnnxFormat
+from nestling.delivery.graphs import plain_graph
 from nestling.delivery.options import FormatName
+from nestling.delivery.source import as_known, source_of
 from nestling.delivery.verify import verified
 from nestling.errors import ArgumentError, NestlingError, RunError, ShapeError, TraceError
 from nestling.prediction import Gaussian, HeteroscedasticGaussian
@@ -217,15 +220,15 @@ def test_what_no_file_can_hold_is_named(run, error, said, tmp_path):
 
 
 BAD = {
-    "format": (dict(to="onyx"), ArgumentError, "'onyx', but it must be one of onnx"),
-    "suffix": (dict(path="a.pte"), ArgumentError, "ends in .onnx"),
-    "uncertainty": (dict(uncertainty="vibes"), ArgumentError, "'vibes'"),
-    "layout": (dict(layout="nwhc"), ArgumentError, "'nwhc'"),
-    "no example": (dict(example=None), ArgumentError, "example: got none"),
-    "a cut of a plain module": (dict(cut=0.5), ArgumentError, "Nest it to cut it"),
-    "no module": (dict(network="vgg11"), ArgumentError, "network: got a str"),
-    "other data": (dict(data=DATA), ShapeError, r"\(3, 6, 5\)"),
-    "a folder that is a file": (dict(path="file/a.onnx"), RunError, "can't be made"),
+    "format": ({"to": "onyx"}, ArgumentError, "'onyx', but it must be one of onnx"),
+    "suffix": ({"path": "a.pte"}, ArgumentError, "ends in .onnx"),
+    "uncertainty": ({"uncertainty": "vibes"}, ArgumentError, "'vibes'"),
+    "layout": ({"layout": "nwhc"}, ArgumentError, "'nwhc'"),
+    "no example": ({"example": None}, ArgumentError, "example: got none"),
+    "a cut of a plain module": ({"cut": 0.5}, ArgumentError, "Nest it to cut it"),
+    "no module": ({"network": "vgg11"}, ArgumentError, "network: got a str"),
+    "other data": ({"data": DATA}, ShapeError, r"\(3, 6, 5\)"),
+    "a folder that is a file": ({"path": "file/a.onnx"}, RunError, "can't be made"),
 }
 
 
@@ -296,10 +299,6 @@ def test_a_file_is_run_at_each_number_of_examples(delivered):
 
 
 def graph_of(nested, made):
-    from nestling.delivery.about import Known
-    from nestling.delivery.graphs import plain_graph
-    from nestling.delivery.source import as_known, source_of
-
     with torch.no_grad():
         known = as_known(nested, Known(DATA, None, calibration(nested), "r1"), CUT)
         return plain_graph(source_of(nested, None, CUT, known, "nchw", None))
