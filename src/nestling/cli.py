@@ -71,6 +71,7 @@ def train(
     With more epochs it goes on with a run that is complete.
 
     Example: nestling train mnist --model mlp --epochs 30 --out runs/mnist
+
     On several processes or GPUs: torchrun --standalone --nproc-per-node 2 -m nestling train mnist --out runs/mnist
 
     Args:
