@@ -1,22 +1,40 @@
 """Cascades on MNIST and CIFAR-10: how much of the full width's average cost they need, and what they lose.
 
 NESTLING_DATA=folder python experiments/cascade/cascades.py train mnist --epochs 3 --out runs/mnist
-NESTLING_DATA=folder PYTHONPATH=experiments/bn3 python experiments/cascade/cascades.py \
-    train resnet20 --weights resnet20.safetensors --epochs 1 --precision bfloat16 --out runs/resnet20
+NESTLING_DATA=folder python experiments/cascade/cascades.py run runs/mnist --out cascades.jsonl
+python experiments/cascade/cascades.py table cascades.jsonl
+
+NESTLING_DATA=folder PYTHONPATH=experiments/bn3 python experiments/cascade/cascades.py train resnet20 \
+    --weights resnet20.safetensors --epochs 1 --precision bfloat16 --out runs/resnet20
+NESTLING_DATA=folder PYTHONPATH=experiments/bn3 python experiments/cascade/cascades.py run runs/resnet20 \
+    --network resnet20 --weights resnet20.safetensors --fit-on test_halves --out cascades.jsonl
+
+``run`` takes any run of a classifier that ``nl.train`` or ``nestling train`` wrote; ``--network`` nests it anew where
+its folder does not say how it is built. Thresholds are fitted on the validation data and scored on the test data. With
+``--fit-on test_halves`` they are fitted on one half of the test data and scored on the other, and the other way round:
+for a network that was pretrained on all training data, also on those that validate here. Milliseconds are of CPU time,
+of whole cascades and of the widest cut alone, in turns over the same images.
 """
 
 import argparse
+import json
+import statistics
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 import nestling as nl
-from nestling.data import Data
+from nestling.cascade import Cascade
+from nestling.data import Batches, Data
+from nestling.prediction import Categorical
+from nestling.training import make_feed
 
 
 def mnist(asked: argparse.Namespace) -> tuple[nl.Nested, Data, dict[str, Any]]:
@@ -55,20 +73,133 @@ def train(asked: argparse.Namespace) -> None:
     print(f"{asked.out}: {time.process_time() - began:.0f} CPU seconds", flush=True)
 
 
+def run(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A row for each goal and each half of the data that thresholds are fitted on."""
+    nested = None if asked.network is None else NETWORKS[asked.network](asked)[0]
+    found = nl.open_run(asked.folder, nested, trust=True)
+    about = found.data
+    data = replace(nl.data.load(**about["loaded_with"]), mean=tuple(about["mean"]), std=tuple(about["std"]))
+    for cut in asked.cuts:
+        if found.calibration(cut) is None and found.nested.statistics:
+            nl.recalibrate(found.nested, make_feed(data, found.recipe).recalibration, cut)
+    for fold, (fitting, testing) in enumerate(parts(data, asked.fit_on)):
+        for goal in asked.goals:
+            casc = nl.cascade(found.nested, asked.cuts, fitting, goal=goal, score=asked.score, samples=asked.samples)
+            row = {"run": asked.folder.name, "cuts": asked.cuts, "goal": goal, "fit_on": asked.fit_on, "fold": fold}
+            yield row | {"samples": asked.samples, "score": casc.score} | figures(casc, testing)
+
+
+def parts(data: Data, fit_on: str) -> list[tuple[Batches, Batches]]:
+    """The batches that thresholds are fitted on, and those that they are scored on."""
+    if fit_on == "validation":
+        return [(data.batches("validation", 500), data.batches("test", 500))]
+    test = data.split("test")
+    order = torch.randperm(len(test), generator=torch.Generator().manual_seed(0))
+    halves = [
+        replace(data, test=replace(test, inputs=test.inputs[rows], targets=test.targets[rows])).batches("test", 500)
+        for rows in order.chunk(2)
+    ]
+    return [(halves[0], halves[1]), (halves[1], halves[0])]
+
+
+def figures(casc: Cascade, testing: Batches) -> dict[str, Any]:
+    """The scores of a cascade, beside each cut by itself, on data that had no part in the fit."""
+    scores, beside = casc.evaluate(testing), casc.compare(testing)
+    assert scores.scores is not None
+    own = {"accuracy": scores.scores.accuracy, "nll": scores.scores.nll, "ece": scores.scores.ece}
+    own |= {"loss": beside.loss, "loss_bounds": beside.loss_bounds, "macs_share": scores.macs_share}
+    early = [stage for stage in scores.stages if stage.name != casc.stages[-1].name]
+    answered = sum(stage.answered for stage in early)
+    wrong = sum(stage.answered * (1 - (stage.accuracy or 0.0)) for stage in early)
+    own |= {"early": answered, "early_errors": wrong / answered if answered else None}
+    images = torch.cat([x for x, _ in testing])[:IMAGES]
+    whole_ms, ms = milliseconds(casc, images)
+    own |= {"macs_share_of_timed": casc.predict(images).mean_macs / casc.stages[-1].macs}
+    own |= {"ms": ms, "whole_ms": whole_ms, "thresholds": [stage.finite_threshold for stage in casc.stages]}
+    return own | {"alone": [[point.macs, point.accuracy] for point in beside.alone]}
+
+
+IMAGES = 400
+"""How many images are timed, each by itself."""
+
+
+@torch.no_grad()
+def milliseconds(casc: Cascade, images: Tensor) -> tuple[float, float]:
+    """CPU milliseconds per image of the widest cut alone, and of the cascade of plain networks with mean weights."""
+    networks = [nl.extract(casc.nested, stage.cut) for stage in casc.stages]
+    times = [0.0, 0.0]
+    for image in images.split(1):
+        for which, stages in enumerate(([len(networks) - 1], [n for n, stage in enumerate(casc.stages) if stage.runs])):
+            began = time.process_time()
+            for number in stages:
+                stage = casc.stages[number]
+                prediction = Categorical().predictive(
+                    networks[number](image).unsqueeze(0), temperature=stage.calibration.temperature
+                )
+                if float(prediction.unfamiliarity()[casc.score]) <= stage.threshold:
+                    break
+            times[which] += time.process_time() - began
+    return 1e3 * times[0] / len(images), 1e3 * times[1] / len(images)
+
+
+def table(path: Path) -> None:
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        key = (row["run"], " ".join(map(str, row["cuts"])), row["goal"], str(row["samples"]), row["fit_on"])
+        groups[key].append(row)
+    header = "run | cuts | goal | draws | fitted on | score | accuracy % (widest alone) | points lost | MACs | CPU ms"
+    print(f"| {header} | early: share, wrong |\n|{' --- |' * 11}")
+    for key, rows in groups.items():
+        mean = {
+            name: statistics.mean(row[name] for row in rows) for name in ("accuracy", "loss", "macs_share", "early")
+        }
+        widest = statistics.mean(row["alone"][-1][1] for row in rows)
+        ratio = statistics.mean(row["ms"] / row["whole_ms"] for row in rows)
+        expected = statistics.mean(row["macs_share_of_timed"] for row in rows)
+        half = statistics.mean((row["loss_bounds"][1] - row["loss_bounds"][0]) / 2 for row in rows) / len(rows) ** 0.5
+        wrong = statistics.mean(row["early_errors"] or 0.0 for row in rows)
+        cells = [*key, ", ".join(sorted({row["score"] for row in rows}))]
+        cells.append(f"{100 * mean['accuracy']:.2f} ({100 * widest:.2f})")
+        cells.append(f"{100 * mean['loss']:.2f} ±{100 * half:.2f}")
+        cells.append(f"{mean['macs_share']:.3f}x")
+        cells.append(f"{ratio:.3f}x (MACs there {expected:.3f}x)")
+        cells.append(f"{mean['early']:.1%}, {wrong:.2%}")
+        print(f"| {' | '.join(cells)} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, dest="command")
-    training = commands.add_parser("train")
+    training, running = commands.add_parser("train"), commands.add_parser("run")
     training.add_argument("network", choices=NETWORKS)
-    training.add_argument("--weights", type=Path, help="the pretrained weights of the ResNet-20")
-    training.add_argument("--posterior", choices=("ivon", "gaussian"), help="of the weights; plain ones if left out")
-    training.add_argument("--seed", type=int, default=0)
+    running.add_argument("--network", choices=NETWORKS)
+    for command in (training, running):
+        command.add_argument("--weights", type=Path, help="the pretrained weights of the ResNet-20")
+        command.add_argument("--posterior", choices=("ivon", "gaussian"), help="of the weights; plain if left out")
+        command.add_argument("--seed", type=int, default=0)
     training.add_argument("--epochs", type=int, default=3)
     training.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     training.add_argument("--out", type=Path, required=True)
+    running.add_argument("folder", type=Path)
+    running.add_argument("--cuts", type=float, nargs="+", default=[0.25, 0.5, 1.0])
+    running.add_argument("--goals", nargs="+", default=["loss=0.002", "macs=0.5x", "early_errors=0.02"])
+    running.add_argument("--score", default="auto")
+    running.add_argument("--samples", type=int, default=0)
+    running.add_argument("--fit-on", choices=("validation", "test_halves"), default="validation")
+    running.add_argument("--out", type=Path, required=True)
+    commands.add_parser("table").add_argument("path", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    train(asked)
+    if asked.command == "train":
+        train(asked)
+    elif asked.command == "table":
+        table(asked.path)
+    else:
+        for row in run(asked):
+            with asked.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from nestling.cascade.goals import Fitted, Goal, read_goal
 from nestling.cascade.options import ScoreName
 from nestling.cascade.outcomes import ANSWERS_ALL, Integers, Outcomes, with_dont_know
 from nestling.cascade.record import Cascade
-from nestling.cascade.stages import Judged, Stage, check_classes, judged, outcomes_by_score, outputs_at
+from nestling.cascade.stages import Judged, Stage, check_classes, judged, outcomes_by_score, outputs_at, predicted
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.prediction import (
     By,
@@ -83,15 +83,18 @@ def cascade(
     loader = read_by(batches, batch)
     check_repeatable(loader, "batches", len(cuts))
     options: dict[str, Any] = {"samples": samples, "likelihood": chosen_likelihood, "seed": seed, "by": by}
-    stages, judgements, parts, draws = list[Stage](), list[Judged](), list[Integers](), False
-    for cut, name, macs in _cheapest_first(nested, cuts):
+    stages, judgements, parts = list[Stage](), list[Judged](), list[Integers]()
+    widest, draws = None, False
+    for cut, name, macs in reversed(_cheapest_first(nested, cuts)):
         outputs, targets = outputs_at(nested, cut, loader, **options)
         parts, draws = _parts(wanted, len(targets), seed), len(outputs) > 1
         used = torch.from_numpy(parts[0])
         temperature = fit_temperature(chosen_likelihood, outputs[:, used], targets[used])
-        judgements.append(judged(chosen_likelihood, outputs, targets, temperature))
+        found = predicted(chosen_likelihood, outputs, temperature)
+        widest = widest or found
+        judgements.insert(0, judged(found, targets, widest))
         calibration = Calibration(temperature, {}, len(used), chosen_likelihood.name, samples, cut)
-        stages.append(Stage(name, macs, calibration, ANSWERS_ALL))
+        stages.insert(0, Stage(name, macs, calibration, ANSWERS_ALL))
     by_score = outcomes_by_score(judgements, [stage.macs for stage in stages])
     chosen, fitted = _fitted({name: by_score[name] for name in _candidates(score, draws)}, wanted, parts)
     choosing = by_score[chosen].of(parts[0])

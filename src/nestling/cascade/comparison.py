@@ -66,7 +66,7 @@ def compared(outcomes: Outcomes, thresholds: Floats, points: Sequence[Point]) ->
 def best_points(outcomes: Outcomes) -> tuple[Point, ...]:
     """The most accurate thresholds for each average cost, from the cheapest on."""
     grid = grid_of(outcomes, spread_candidates(outcomes))
-    cells = thinned(front(grid.macs, grid.correct), grid.macs, MOST_POINTS)
+    cells = thinned(front(grid.macs, -grid.lost), grid.macs, MOST_POINTS)
     return tuple(_point(outcomes, grid.thresholds(int(cell))) for cell in cells)
 
 

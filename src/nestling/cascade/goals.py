@@ -50,17 +50,22 @@ class Goal(ABC):
 
 @dataclass(frozen=True)
 class Loss(Goal):
-    """At most ``most`` less accurate than the full width, at the smallest average cost; 0.002 is 0.2 points."""
+    """At most ``most`` less accurate than the widest cut, at the smallest average cost; 0.002 is 0.2 points.
+
+    The loss is estimated by what the widest cut expects of each answer, and may be larger by one standard error.
+    """
 
     most: float
 
     def fit(self, choosing: Outcomes, testing: Outcomes) -> Fitted:
         """The cheapest thresholds that are accurate enough."""
-        least = choosing.correct[-1].sum() - self.most * choosing.num_examples - _ROUNDING
+        num = choosing.num_examples
 
         def pick(grid: Grid) -> int:
-            cells = front(grid.macs, grid.correct)
-            return int(cells[grid.correct.ravel()[cells] >= least][0])
+            loss = grid.lost.ravel() / num
+            error = np.sqrt(np.maximum(grid.lost_squares.ravel() / num - loss**2, 0) / num)
+            fitting = np.flatnonzero(loss + error <= self.most + _ROUNDING)
+            return int(fitting[np.lexsort((loss[fitting], grid.macs.ravel()[fitting]))[0]])
 
         return Fitted(_picked(choosing, pick))
 
@@ -83,7 +88,7 @@ class MeanMacs(Goal):
         most = self.limit.most(float(choosing.macs[-1]))
 
         def pick(grid: Grid) -> int:
-            cells = front(grid.macs, grid.correct)
+            cells = front(grid.macs, -grid.lost)
             fitting = cells[grid.macs.ravel()[cells] <= most * (1 + _ROUNDING)]
             if not len(fitting):
                 advice = "Raise the budget, or begin with a narrower cut."
@@ -93,8 +98,9 @@ class MeanMacs(Goal):
         return Fitted(_picked(choosing, pick))
 
     def merit(self, outcomes: Outcomes, thresholds: Floats) -> float:
-        """The accuracy."""
-        return routed(outcomes, thresholds).accuracy
+        """How often answers are expected to be right."""
+        stages = routed(outcomes, thresholds).stages
+        return float(outcomes.expected[stages, np.arange(outcomes.num_examples)].mean())
 
     def __str__(self) -> str:
         return f"macs={self.limit}"

@@ -11,22 +11,26 @@ MOST_CELLS = 1_000_000
 """No grid has more combinations of thresholds."""
 _MARGIN = 1e-6
 """How far above the largest score the largest threshold is."""
+_DIGITS = 9
+"""Sums are rounded to so many digits, so that none is better than an equal one by the order of its terms."""
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Of every combination of thresholds of all stages but the last: the mean multiply-adds, and counts of examples.
+    """Of every combination of thresholds of all stages but the last: the mean multiply-adds, and sums over examples.
 
     Each array has one axis per stage but the last. Place 0 of an axis stands for a stage that is left out, place j for
     the j-th candidate. ``early`` counts the examples answered before the last stage, ``early_errors`` the wrong answers
-    among them, and ``correct`` all right answers.
+    among them. ``lost`` is the sum, and ``lost_squares`` that of squares, of how much more the answer of the last stage
+    is expected to be right.
     """
 
     candidates: tuple[Floats, ...]
     macs: Floats
-    correct: Floats
     early: Floats
     early_errors: Floats
+    lost: Floats
+    lost_squares: Floats
 
     def thresholds(self, cell: int) -> Floats:
         """The thresholds (K,) of a cell of the flattened grid; the last stage answers all."""
@@ -62,21 +66,17 @@ def grid_of(outcomes: Outcomes, candidates: Sequence[Floats]) -> Grid:
     pairs = zip(candidates, outcomes.scores, strict=False)
     first = [np.searchsorted(own, scores).astype(np.int64) + 1 for own, scores in pairs]
     shape = tuple(len(own) + 1 for own in candidates)
-    macs, correct, early, errors = (np.zeros(shape) for _ in range(4))
+    macs, early, errors, lost, squares = (np.zeros(shape) for _ in range(5))
     for stage in range(num_early):
         arriving = _spread(_going_on(_histogram(first[:stage], shape, np.ones(num)), stage), num_early)
         runs = _spread(np.minimum(np.arange(shape[stage]), 1.0).reshape((1,) * stage + (-1,)), num_early)
         macs += outcomes.macs[stage] * arriving * runs
-        right, wrong = (
-            _spread(_ending(_histogram(first[: stage + 1], shape, weights.astype(float)), stage), num_early)
-            for weights in (outcomes.correct[stage], ~outcomes.correct[stage])
-        )
-        correct += right
-        errors += wrong
-        early += right + wrong
+        loss = outcomes.expected[-1] - outcomes.expected[stage]
+        wrong = (~outcomes.correct[stage]).astype(np.float64)
+        for total, weights in ((early, np.ones(num)), (errors, wrong), (lost, loss), (squares, loss**2)):
+            total += _spread(_ending(_histogram(first[: stage + 1], shape, weights), stage), num_early)
     macs += outcomes.macs[-1] * (num - early)
-    correct += _going_on(_histogram(first, shape, outcomes.correct[-1].astype(float)), num_early)
-    return Grid(tuple(candidates), macs / num, correct, early, errors)
+    return Grid(tuple(candidates), macs / num, early, errors, lost.round(_DIGITS), squares)
 
 
 def _histogram(places: Sequence[Integers], shape: Sequence[int], weights: Floats) -> Floats:

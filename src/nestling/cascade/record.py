@@ -17,7 +17,7 @@ from nestling.cascade.options import ScoreName
 from nestling.cascade.outcomes import ANSWERS_ALL
 from nestling.cascade.saved import guarantee_from, points_from, stages_from
 from nestling.cascade.scoring import scored
-from nestling.cascade.stages import Stage, judged, outcomes_by_score, outputs_at
+from nestling.cascade.stages import Judged, Stage, judged, outcomes_by_score, outputs_at, predicted
 from nestling.errors import ArgumentError, RunError
 from nestling.prediction import By, ClassPrediction, Likelihood, check_repeatable, likelihood_for, predict
 from nestling.running import Nested, Read, batch_of, examples_of, latencies_ms, read_by
@@ -152,11 +152,13 @@ class Cascade:
         loader = read_by(batches, batch)
         check_repeatable(loader, "batches", len(self.stages))
         options: dict[str, Any] = {"samples": self.samples, "likelihood": self.likelihood, "seed": seed, "by": self.by}
-        stages = []
-        for stage in self.stages:
+        judgements, widest = list[Judged](), None
+        for stage in reversed(self.stages):
             outputs, targets = outputs_at(self.nested, stage.cut, loader, **options)
-            stages.append(judged(self.likelihood, outputs, targets, stage.calibration.temperature))
-        outcomes = outcomes_by_score(stages, [stage.macs for stage in self.stages])[self.score]
+            found = predicted(self.likelihood, outputs, stage.calibration.temperature)
+            widest = widest or found
+            judgements.insert(0, judged(found, targets, widest))
+        outcomes = outcomes_by_score(judgements, [stage.macs for stage in self.stages])[self.score]
         return compared(outcomes, np.array(self.thresholds), self.points)
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,8 +14,13 @@ from nestling.prediction import By, Calibration, ClassPrediction, Likelihood, pa
 from nestling.reading import Cut
 from nestling.running import Nested
 
-Judged = tuple[dict[str, Tensor], Tensor]
-"""How unsure a stage is of each example (N,), by the name of each score, and whether it is right (N,)."""
+
+class Judged(NamedTuple):
+    """Of each example (N,): how unsure a stage is, by each score, whether it is right, and how likely that seemed."""
+
+    scores: dict[str, Tensor]
+    correct: Tensor
+    expected: Tensor
 
 
 @dataclass(frozen=True)
@@ -71,20 +76,28 @@ def outputs_at(
     return torch.cat(outputs, 1), torch.cat(targets)
 
 
-def judged(likelihood: Likelihood, outputs: Tensor, targets: Tensor, temperature: float) -> Judged:
-    """How unsure the predictions from outputs (S, N, ...) are, by each score, and whether each is right."""
+def predicted(likelihood: Likelihood, outputs: Tensor, temperature: float) -> ClassPrediction:
+    """The prediction from outputs (S, N, ...)."""
     prediction = likelihood.predictive(outputs, temperature=temperature)
     assert isinstance(prediction, ClassPrediction)
-    return prediction.unfamiliarity(), prediction.labels == targets
+    return prediction
+
+
+def judged(prediction: ClassPrediction, targets: Tensor, widest: ClassPrediction) -> Judged:
+    """The scores of a stage's prediction, whether it is right, and how likely that is by the ``widest`` stage."""
+    labels = prediction.labels
+    expected = widest.log_probs.gather(1, labels.unsqueeze(1)).squeeze(1).exp()
+    return Judged(prediction.unfamiliarity(), labels == targets, expected)
 
 
 def outcomes_by_score(stages: Sequence[Judged], macs: Sequence[int]) -> dict[str, Outcomes]:
     """The outcomes of several stages by each score, from what ``judged`` says of each stage."""
-    correct = np.stack([right.numpy() for _, right in stages])
+    correct = np.stack([stage.correct.numpy() for stage in stages])
+    expected = np.stack([stage.expected.double().numpy() for stage in stages])
     costs = np.array(macs, dtype=np.float64)
     return {
-        name: Outcomes(np.stack([scores[name].double().numpy() for scores, _ in stages]), correct, costs)
-        for name in stages[0][0]
+        name: Outcomes(np.stack([stage.scores[name].double().numpy() for stage in stages]), correct, costs, expected)
+        for name in stages[0].scores
     }
 
 
