@@ -9,6 +9,9 @@ NESTLING_DATA=folder PYTHONPATH=experiments/bn3 python experiments/cascade/casca
 NESTLING_DATA=folder PYTHONPATH=experiments/bn3 python experiments/cascade/cascades.py run runs/resnet20 \
     --network resnet20 --weights resnet20.safetensors --fit-on test_halves --out cascades.jsonl
 
+NESTLING_DATA=folder PYTHONPATH=experiments/bn3 python experiments/cascade/cascades.py resample runs/resnet20 \
+    --network resnet20 --weights resnet20.safetensors
+
 ``run`` takes any run of a classifier that ``nl.train`` or ``nestling train`` wrote; ``--network`` nests it anew where
 its folder does not say how it is built. Thresholds are fitted on the validation data and scored on the test data. With
 ``--fit-on test_halves`` they are fitted on one half of the test data and scored on the other, and the other way round:
@@ -31,9 +34,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import nestling as nl
-from nestling.cascade import Cascade
+from nestling.cascade import Cascade, Loss
+from nestling.cascade.outcomes import Outcomes, routed
+from nestling.cascade.stages import judged, outcomes_by_score, outputs_at, predicted
 from nestling.data import Batches, Data
-from nestling.prediction import Categorical
+from nestling.prediction import Categorical, fit_temperature
+from nestling.reading import make_cut
 from nestling.training import make_feed
 
 
@@ -75,6 +81,16 @@ def train(asked: argparse.Namespace) -> None:
 
 def run(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row for each goal and each half of the data that thresholds are fitted on."""
+    found, data = opened(asked)
+    for fold, (fitting, testing) in enumerate(parts(data, asked.fit_on)):
+        for goal in asked.goals:
+            casc = nl.cascade(found.nested, asked.cuts, fitting, goal=goal, score=asked.score, samples=asked.samples)
+            row = {"run": asked.folder.name, "cuts": asked.cuts, "goal": goal, "fit_on": asked.fit_on, "fold": fold}
+            yield row | {"samples": asked.samples, "score": casc.score} | figures(casc, testing)
+
+
+def opened(asked: argparse.Namespace) -> tuple[nl.Run, Data]:
+    """A run with statistics of norms at the cuts, and its data."""
     nested = None if asked.network is None else NETWORKS[asked.network](asked)[0]
     found = nl.open_run(asked.folder, nested, trust=True)
     about = found.data
@@ -82,11 +98,7 @@ def run(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for cut in asked.cuts:
         if found.calibration(cut) is None and found.nested.statistics:
             nl.recalibrate(found.nested, make_feed(data, found.recipe).recalibration, cut)
-    for fold, (fitting, testing) in enumerate(parts(data, asked.fit_on)):
-        for goal in asked.goals:
-            casc = nl.cascade(found.nested, asked.cuts, fitting, goal=goal, score=asked.score, samples=asked.samples)
-            row = {"run": asked.folder.name, "cuts": asked.cuts, "goal": goal, "fit_on": asked.fit_on, "fold": fold}
-            yield row | {"samples": asked.samples, "score": casc.score} | figures(casc, testing)
+    return found, data
 
 
 def parts(data: Data, fit_on: str) -> list[tuple[Batches, Batches]]:
@@ -142,6 +154,41 @@ def milliseconds(casc: Cascade, images: Tensor) -> tuple[float, float]:
     return 1e3 * times[0] / len(images), 1e3 * times[1] / len(images)
 
 
+def resample(asked: argparse.Namespace) -> dict[str, Any]:
+    """What thresholds for a loss cost and lose on the other half of the test data, over random halves.
+
+    Once they are fitted by what the widest cut expects of each answer, and once by counts of right answers.
+    """
+    found, data = opened(asked)
+    nested, test, goal = found.nested, data.batches("test", 500), Loss(asked.loss)
+    options: dict[str, Any] = {"samples": asked.samples, "likelihood": Categorical(), "seed": 0, "by": "draws"}
+    outputs = {cut: outputs_at(nested, make_cut(nested.groups, cut), test, **options) for cut in asked.cuts}
+    macs = [nl.cost(nested, cut).macs for cut in asked.cuts]
+    figures: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for seed in range(asked.splits):
+        halves = torch.randperm(len(data.split("test")), generator=torch.Generator().manual_seed(seed)).chunk(2)
+        predictions = []
+        for logits, labels in outputs.values():
+            temperature = fit_temperature(Categorical(), logits[:, halves[0]], labels[halves[0]])
+            predictions.append(predicted(Categorical(), logits, temperature))
+        judgements = [judged(own, labels, predictions[-1]) for own in predictions]
+        outcomes = outcomes_by_score(judgements, macs)["max_probability"]
+        fitting, testing = (outcomes.of(half.numpy()) for half in halves)
+        counted = Outcomes.counted(fitting.scores, fitting.correct, fitting.macs)
+        for name, given in (("expected", fitting), ("counted", counted)):
+            end = routed(testing, goal.fit(given, given).thresholds)
+            figures[name].append((float(testing.correct[-1].mean()) - end.accuracy, end.mean_macs / macs[-1]))
+    return {"run": asked.folder.name, "cuts": asked.cuts, "loss": asked.loss, "splits": asked.splits} | {
+        name: {
+            "loss": statistics.mean(loss for loss, _ in own),
+            "worst": max(loss for loss, _ in own),
+            "within": statistics.mean(loss <= asked.loss for loss, _ in own),
+            "macs_share": statistics.mean(share for _, share in own),
+        }
+        for name, own in figures.items()
+    }
+
+
 def table(path: Path) -> None:
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for line in path.read_text().splitlines():
@@ -174,18 +221,23 @@ def main() -> None:
     training, running = commands.add_parser("train"), commands.add_parser("run")
     training.add_argument("network", choices=NETWORKS)
     running.add_argument("--network", choices=NETWORKS)
-    for command in (training, running):
+    again = commands.add_parser("resample")
+    again.add_argument("--network", choices=NETWORKS)
+    again.add_argument("--loss", type=float, default=0.002)
+    again.add_argument("--splits", type=int, default=20)
+    for command in (training, running, again):
         command.add_argument("--weights", type=Path, help="the pretrained weights of the ResNet-20")
         command.add_argument("--posterior", choices=("ivon", "gaussian"), help="of the weights; plain if left out")
         command.add_argument("--seed", type=int, default=0)
     training.add_argument("--epochs", type=int, default=3)
     training.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     training.add_argument("--out", type=Path, required=True)
-    running.add_argument("folder", type=Path)
-    running.add_argument("--cuts", type=float, nargs="+", default=[0.25, 0.5, 1.0])
+    for command in (running, again):
+        command.add_argument("folder", type=Path)
+        command.add_argument("--cuts", type=float, nargs="+", default=[0.25, 0.5, 1.0])
+        command.add_argument("--samples", type=int, default=0)
     running.add_argument("--goals", nargs="+", default=["loss=0.002", "macs=0.5x", "early_errors=0.02"])
     running.add_argument("--score", default="auto")
-    running.add_argument("--samples", type=int, default=0)
     running.add_argument("--fit-on", choices=("validation", "test_halves"), default="validation")
     running.add_argument("--out", type=Path, required=True)
     commands.add_parser("table").add_argument("path", type=Path)
@@ -195,6 +247,8 @@ def main() -> None:
         train(asked)
     elif asked.command == "table":
         table(asked.path)
+    elif asked.command == "resample":
+        print(json.dumps(resample(asked)))
     else:
         for row in run(asked):
             with asked.out.open("a") as file:

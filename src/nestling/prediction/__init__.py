@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
-    from nestling.prediction.bounds import Bounds, normal_bounds, share_bounds, standard_error
+    from nestling.prediction.bounds import Bounds, normal_bounds, standard_error
     from nestling.prediction.calibrate import calibrate, fit_temperature
     from nestling.prediction.calibration import Calibration
     from nestling.prediction.detection import Detection
