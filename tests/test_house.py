@@ -18,6 +18,7 @@ FLOORS = [
     {"commands", "demo"},
     {"report"},
     {"delivery"},
+    {"cascade"},
     {"search", "pruning"},
     {"budgets"},
     {"training"},

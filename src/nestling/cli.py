@@ -10,6 +10,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from nestling import commands
+from nestling.cascade import Cascading
 from nestling.commands import MODELS, Device
 from nestling.data import AugmentChoice
 from nestling.delivery import FormatName, Layout
@@ -209,6 +210,25 @@ def export(
     )
 
 
+def cascade(
+    run: RunPath,
+    *,
+    cuts: tuple[float, ...] = (0.25, 0.5, 1.0),
+    options: Annotated[Cascading, arg(name="")] = Cascading(),  # noqa: B008 (frozen)
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:
+    """Let the narrowest cut answer first, and wider ones only what it is too unsure of; scored on the test data.
+
+    Example: nestling cascade runs/mnist --cuts 0.25 0.5 1 --goal loss=0.002
+
+    Args:
+        cuts: Fractions to cut to, one per stage; a stage that does not help is left out.
+        device: auto takes a GPU where there is one.
+    """
+    print(commands.cascade(run, cuts, options, trust=trust, device=device))
+
+
 def prune(
     data: Annotated[Positional[str], arg(metavar="DATA", help="Name or path of a data set: see `nestling data`.")],
     *,
@@ -292,7 +312,7 @@ def main() -> None:
     """Run the given command; on bad input print one line and exit with 2."""
     sys.path.append(os.getcwd())  # for the user's module:function; last, so that nothing there hides a library
     functions: dict[str, Callable[..., None]] = {
-        f.__name__: f for f in (demo, train, evaluate, search, extract, export, prune, predict, data)
+        f.__name__: f for f in (demo, train, evaluate, search, extract, cascade, export, prune, predict, data)
     }
     about = f"nestling {__version__}: one training run, every size."
     if sys.argv[1:] == ["--version"]:

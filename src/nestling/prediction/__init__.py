@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
-    from nestling.prediction.calibrate import calibrate
+    from nestling.prediction.bounds import Bounds, normal_bounds, standard_error
+    from nestling.prediction.calibrate import calibrate, fit_temperature
     from nestling.prediction.calibration import Calibration
     from nestling.prediction.detection import Detection
     from nestling.prediction.evaluate import check_repeatable, evaluate, pairs
+    from nestling.prediction.forward_passes import By, CutLike, passes
     from nestling.prediction.likelihood import Likelihood
     from nestling.prediction.likelihoods import (
         LIKELIHOODS,

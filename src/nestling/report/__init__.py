@@ -6,6 +6,7 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.report.answers import answers, write_csv
+    from nestling.report.cascades import cascade_table, draw_cascade
     from nestling.report.curves import curve_table, draw_front
     from nestling.report.figures import Series, draw_curves
     from nestling.report.widths import WidthRow, score_widths, widths_table
@@ -15,7 +16,9 @@ __all__ = [
     "Series",
     "WidthRow",
     "answers",
+    "cascade_table",
     "curve_table",
+    "draw_cascade",
     "draw_curves",
     "draw_front",
     "score_widths",
