@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from nestling.delivery.formats import FileFormat, Graph, Port
 from nestling.runtime import Session
 
-ABOUT = {"classes": ["Äpfel", "<pears> & \"plums\""], "cut": {"0": 3}, "temperature": 1.25, "none": None}
+ABOUT = {"classes": ["Äpfel", '<pears> & "plums"'], "cut": {"0": 3}, "temperature": 1.25, "none": None}
 
 
 class SmallNet(nn.Module):
