@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
@@ -28,11 +29,11 @@ class ExecuTorchSession(Session):
     """
 
     def __init__(self, path: Path) -> None:
-        self._torch = import_module("torch")
-        self._lock = Lock()
+        runtime = _imported_runtime()
+        self._torch, self._lock = import_module("torch"), Lock()
         try:
             # A method reads the bytes that its program holds, so the program must live as long.
-            self._program = import_module("executorch.runtime").Runtime.get().load_program(path.read_bytes())
+            self._program = runtime.Runtime.get().load_program(path.read_bytes())
             record = json.loads(self._program.load_method(RECORD_METHOD).execute([])[0])
             self._method = self._program.load_method(FORWARD)
             self.about = record["about"]
@@ -54,3 +55,11 @@ class ExecuTorchSession(Session):
             advice = "Split the batch, or check shapes and dtypes."
             raise ArgumentError("arrays", shapes, f"of the dtypes of the file, and at most {largest}", advice) from None
         return {name: result.numpy() for name, result in zip(self.outputs, results, strict=True)}
+
+
+def _imported_runtime() -> Any:  # noqa: ANN401 (a package that may be missing)
+    try:
+        return import_module("executorch.runtime")
+    except ImportError:
+        advice = "Install it with: pip install 'nestling[executorch]'"
+        raise ArgumentError("executorch", "nothing", "installed to open a .pte file", advice) from None

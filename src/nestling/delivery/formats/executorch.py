@@ -5,11 +5,13 @@ import re
 import warnings
 from pathlib import Path
 
+import torch
+from torch import Tensor
 from torch.export import ExportedProgram
 
-from nestling.delivery.formats.exported import exported, resized
+from nestling.delivery.formats.exported import exported
 from nestling.delivery.formats.extras import check_extra
-from nestling.delivery.formats.format import FileFormat, Graph
+from nestling.delivery.formats.format import FileFormat, Graph, Port
 from nestling.errors import TraceError
 from nestling.runtime import Session
 from nestling.runtime.executorch import RECORD_METHOD, ExecuTorchSession
@@ -32,8 +34,8 @@ class ExecuTorchFormat(FileFormat):
     def write(self, graph: Graph, path: Path) -> tuple[Path, ...]:
         """Write the graph, with its record in a method of its own, and run the file at the limits of its sizes."""
         names = {"inputs": [port.name for port in graph.inputs], "outputs": list(graph.outputs)}
-        record = json.dumps({"about": graph.about} | names)
-        path.write_bytes(_lowered(exported(graph, traced=_TRACED, most=LARGEST), record))
+        record = json.dumps({"about": graph.about} | names, allow_nan=False)
+        path.write_bytes(_lowered(exported(graph, least=_TRACED, most=LARGEST), record))
         _check_limits(graph, path)
         return (path,)
 
@@ -63,4 +65,12 @@ def _check_limits(graph: Graph, path: Path) -> None:
     """Run a file at the smallest and the largest open sizes, since its range promises more than it may take."""
     session = ExecuTorchSession(path)
     for size in (1, LARGEST):
-        session.run({port.name: resized(port, size).numpy() for port in graph.inputs})
+        session.run({port.name: _resized(port, size).numpy() for port in graph.inputs})
+
+
+def _resized(port: Port, size: int) -> Tensor:
+    """The example, with its open axes cut or repeated to a size."""
+    example = port.example
+    for axis in port.open_axes:
+        example = example.index_select(axis, torch.arange(size) % example.shape[axis])
+    return example

@@ -10,10 +10,11 @@ from nestling.delivery.formats.format import Graph, Port
 from nestling.errors import TraceError
 
 
-def exported(graph: Graph, *, traced: int = 2, most: int | None = None) -> ExportedProgram:
+def exported(graph: Graph, *, least: int = 2, most: int | None = None) -> ExportedProgram:
     """The program of a graph whose open sizes go from 1 to ``most``, or from 1 upwards.
 
-    ``traced`` is the open sizes of the example that the program is traced with; torch would take 1 for a fixed size.
+    ``least`` is the size of the open axes in the example that the program is traced with. It is never 1, which torch
+    would take for fixed.
 
     Raises:
         TraceError: if the code of the module does not allow an open size.
@@ -21,7 +22,7 @@ def exported(graph: Graph, *, traced: int = 2, most: int | None = None) -> Expor
     names = dict.fromkeys(name for port in graph.inputs for name in port.open_axes.values())
     sizes = {name: Dim(name, min=1, max=most) for name in names}
     shapes = tuple({axis: sizes[name] for axis, name in port.open_axes.items()} for port in graph.inputs)
-    examples = tuple(resized(port, traced) for port in graph.inputs)
+    examples = tuple(_widened(port, least) for port in graph.inputs)
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             return torch.export.export(graph.module, examples, dynamic_shapes=shapes)
@@ -30,9 +31,10 @@ def exported(graph: Graph, *, traced: int = 2, most: int | None = None) -> Expor
         raise TraceError(f"the network can't be exported with open sizes ({', '.join(names)}): {reason}") from None
 
 
-def resized(port: Port, size: int) -> Tensor:
-    """The example with its open axes cut or repeated to a size."""
+def _widened(port: Port, least: int) -> Tensor:
+    """The example, with its open axes repeated until they have at least that size."""
     example = port.example
     for axis in port.open_axes:
-        example = example.index_select(axis, torch.arange(size) % example.shape[axis])
+        size = example.shape[axis]
+        example = example.index_select(axis, torch.arange(max(size, least)) % size)
     return example

@@ -5,6 +5,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nestling.delivery.formats.exported import exported
 from nestling.delivery.formats.extras import check_extra
 from nestling.delivery.formats.format import FileFormat, Graph, Port
@@ -38,13 +40,13 @@ class OpenVINOFormat(FileFormat):
         for port, name in zip(model.outputs, graph.outputs, strict=True):
             port.tensor.set_names({name})
         model.reshape({port.name: _sizes(port) for port in graph.inputs})
-        model.set_rt_info(json.dumps(graph.about), list(RECORD))
+        model.set_rt_info(json.dumps(graph.about, allow_nan=False), list(RECORD))
         openvino.save_model(model, path, compress_to_fp16=False)
         return path, path.with_suffix(".bin")
 
     def opened(self, path: Path) -> Session:
-        """The file, opened in OpenVINO."""
-        return OpenVINOSession(path)
+        """The file, opened in OpenVINO with torch's number of threads."""
+        return OpenVINOSession(path, threads=torch.get_num_threads())
 
 
 def _sizes(port: Port) -> list[Any]:
