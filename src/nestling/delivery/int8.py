@@ -1,0 +1,182 @@
+"""``to_int8``: an ONNX file whose inner layers compute with 8-bit weights and activations, compared with the float one."""
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nestling.delivery.agreement import Agreement, agreement_of
+from nestling.delivery.formats.extras import check_extra
+from nestling.errors import ArgumentError, NestlingError
+from nestling.runtime import KEY, OnnxSession, record_in
+from nestling.storage import write_whole
+
+Arrays = Mapping[str, np.ndarray]
+LEAST_AGREEMENT = 0.95
+"""A file that gives fewer of the held-out examples the same class is not written."""
+_WEIGHTED = {"Conv", "Gemm", "MatMul"}
+_BETWEEN = {"Add", "AveragePool", "Clip", "Concat", "GlobalAveragePool", "MaxPool", "Relu"}
+"""Operations between two layers with weights that have 8-bit kernels of their own, or let numbers pass as they are."""
+
+
+@dataclass(frozen=True)
+class Int8:
+    """What ``to_int8`` wrote: ``bytes`` before and after, the layers by what they compute in, and the agreement."""
+
+    file: Path
+    bytes: tuple[int, int]
+    layers: Mapping[str, str] = field(repr=False)
+    agreement: Agreement
+
+    def __repr__(self) -> str:
+        before, after = self.bytes
+        computed = sum(kind == "int8" for kind in self.layers.values())
+        text = f"{self.file}: {after:,} bytes ({before:,} in float), {computed} of {len(self.layers)} layers in 8 bits"
+        return f"{text}; {self.agreement}"
+
+
+def to_int8(
+    source: str | PathLike[str],
+    target: str | PathLike[str],
+    calibration: Iterable[Arrays],
+    held_out: Iterable[Arrays],
+    *,
+    least_agreement: float = LEAST_AGREEMENT,
+) -> Int8:
+    """Write an ONNX file that computes in 8 bits, after comparing it with the file in float on held-out examples.
+
+    Convolutions and linear layers get 8-bit weights, with a scale per output channel, and 8-bit activations, whose
+    ranges are those of the calibration examples. What comes before the first layer and after the last ones, and the
+    last ones themselves, stay in float: rounded logits would round every probability. Batch norms are folded first.
+
+    Args:
+        source: the file in float, as ``export`` wrote it.
+        target: where to write.
+        calibration: batches of real inputs, each an array (B, ...) per input of the file, by name.
+        held_out: other batches, on which both files are compared.
+        least_agreement: the least share of held-out examples whose class must stay the same, if the file has classes.
+
+    Returns:
+        Sizes, layers, and how far the answers are from those in float; the file's record has the agreement too.
+
+    Raises:
+        ArgumentError: if there are no examples, or the file has no layer to quantise.
+        NestlingError: if fewer examples agree than they must; then nothing is written.
+
+    Example:
+        >>> batches = [{"images": images} for images in calibration_images]  # (B, 3, 32, 32) bytes
+        >>> to_int8("vgg.onnx", "vgg-int8.onnx", batches[:8], batches[8:])
+        vgg-int8.onnx: 2,339,211 bytes (9,250,118 in float), 10 of 11 layers in 8 bits; ...
+    """
+    check_extra("onnx", "onnx", "onnxruntime")
+    import onnx
+
+    path, place = Path(source), Path(target)
+    before = onnx.load(path)
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = _prepared(before, Path(folder))
+        layers = _layers(prepared)
+        made = _quantised(prepared, layers, calibration, Path(folder))
+        agreement = agreement_of(OnnxSession(path), OnnxSession(made), held_out)
+        quantised = onnx.load(made)
+    if agreement.same_class is not None and agreement.same_class < least_agreement:
+        raise NestlingError(
+            f"in 8 bits only {agreement.same_class:.1%} of {agreement.num_examples} held-out examples keep their class, "
+            f"and {least_agreement:.1%} must; nothing was written. Calibrate with more batches that are like the data."
+        )
+    about = record_in(next((entry.value for entry in before.metadata_props if entry.key == KEY), None))
+    note = {"int8": {"layers": layers, "agreement": asdict(agreement)}}
+    onnx.helper.set_model_props(quantised, {KEY: json.dumps(about | note, allow_nan=False)})
+    content = quantised.SerializeToString(deterministic=True)
+    write_whole(place, content)
+    return Int8(place, (path.stat().st_size, len(content)), layers, agreement)
+
+
+def _prepared(model: Any, folder: Path) -> Any:  # noqa: ANN401
+    """The model with norms folded into the layers before them, constants computed, shapes known, and nodes named."""
+    import onnx
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    path = folder / "prepared.onnx"
+    quant_pre_process(model, str(path), skip_symbolic_shape=True)
+    prepared = onnx.load(path)
+    for number, node in enumerate(prepared.graph.node):
+        node.name = node.name or f"{node.op_type}_{number}"
+    return prepared
+
+
+def _quantised(model: Any, layers: Mapping[str, str], calibration: Iterable[Arrays], folder: Path) -> Path:  # noqa: ANN401
+    """A file of the model with pairs of QuantizeLinear and DequantizeLinear, from which runtimes choose 8-bit kernels."""
+    from onnxruntime.quantization import QuantFormat, quantize_static
+
+    inner = {name for name, kind in layers.items() if kind == "int8"}
+    if not inner:
+        given = f"a file of {len(layers)} layers, of which none is followed by another"
+        raise ArgumentError("source", given, "a file with inner layers", "Leave it in float: it is small.")
+    inside = _between(model, inner)
+    reader, path = _Reader(calibration), folder / "quantised.onnx"
+    quantize_static(
+        model,
+        path,
+        reader,
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        op_types_to_quantize=sorted(_WEIGHTED | _BETWEEN),
+        nodes_to_exclude=[node.name for node in model.graph.node if node.name not in inside],
+    )
+    return path
+
+
+class _Reader:
+    """The batches one by one, as calibration asks for them."""
+
+    def __init__(self, batches: Iterable[Arrays]) -> None:
+        self._batches: Iterator[Arrays] = iter(batches)
+        self._first = next(self._batches, None)
+        if self._first is None:
+            raise ArgumentError("calibration", "no batch", "at least one batch of real inputs", "Pass training data.")
+
+    def get_next(self) -> Arrays | None:
+        """The next batch, or None after the last."""
+        batch, self._first = self._first, None
+        return next(self._batches, None) if batch is None else batch
+
+
+def _layers(model: Any) -> dict[str, str]:  # noqa: ANN401
+    """The layers with constant weights, by what they compute in: those that are followed by another, int8."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    nodes = [node for node in model.graph.node if node.op_type in _WEIGHTED and node.input[1] in constants]
+    followed = _before(model, {node.name for node in nodes})
+    return {node.name: "int8" if node.name in followed else "float32" for node in nodes}
+
+
+def _between(model: Any, layers: set[str]) -> set[str]:  # noqa: ANN401
+    """The layers, and the nodes that have one of them before and one of them behind them."""
+    return layers | (_before(model, layers) & _after(model, layers))
+
+
+def _before(model: Any, names: set[str]) -> set[str]:  # noqa: ANN401
+    """The nodes whose outputs reach the input of one of some nodes."""
+    return _reaching(reversed(model.graph.node), names, lambda node: (node.output, node.input))
+
+
+def _after(model: Any, names: set[str]) -> set[str]:  # noqa: ANN401
+    """The nodes that the outputs of some nodes reach."""
+    return _reaching(model.graph.node, names, lambda node: (node.input, node.output))
+
+
+def _reaching(nodes: Iterable[Any], names: set[str], ends: Any) -> set[str]:  # noqa: ANN401
+    """The nodes that are met on the way from some nodes on; ``ends`` are the near and far tensors of a node."""
+    tensors, found = set[str](), set[str]()
+    for node in nodes:
+        near, far = ends(node)
+        if tensors & set(near):
+            found.add(node.name)
+        if node.name in names or node.name in found:
+            tensors |= set(far)
+    return found
