@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import nestling as nl
 from nestling.delivery.agreement import agreement_of
 from nestling.delivery.int8 import to_int8
-from nestling.runtime import OnnxSession, Session
+from nestling.runtime import OnnxSession, OpenVINOSession, Session
 
 onnx = pytest.importorskip("onnx", reason="ONNX is not installed")
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
@@ -117,8 +117,6 @@ def test_the_batch_stays_open_and_the_record_is_kept(made):
 
 def test_openvino_reads_the_same_file(made):
     pytest.importorskip("openvino", reason="OpenVINO is not installed")
-    from nestling.runtime.openvino import OpenVINOSession
-
     found = agreement_of(OnnxSession(made.file), OpenVINOSession(made.file), batches(2, 5))
     assert found.largest["probs"] < 0.1  # its rounding differs
     assert OpenVINOSession(made.file).about["int8"]["layers"] == made.layers

@@ -5,8 +5,11 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
+    from nestling.delivery.export import Exported, export
+    from nestling.delivery.formats import FORMATS
+    from nestling.delivery.options import FormatName, Layout
     from nestling.delivery.small import PROGRAM_FILE, Packing, load_small, save_small, write_program
 
-__all__ = ["Packing", "load_small", "save_small"]
+__all__ = ["Exported", "Packing", "export", "load_small", "save_small"]
 
 imports_lazily(__name__)

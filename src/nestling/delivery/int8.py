@@ -1,4 +1,4 @@
-"""``to_int8``: an ONNX file whose inner layers compute with 8-bit weights and activations, compared with the float one."""
+"""``to_int8``: an ONNX file whose inner layers compute in 8 bits, compared with the file in float."""
 
 import json
 import tempfile
@@ -86,8 +86,8 @@ def to_int8(
         quantised = onnx.load(made)
     if agreement.same_class is not None and agreement.same_class < least_agreement:
         raise NestlingError(
-            f"in 8 bits only {agreement.same_class:.1%} of {agreement.num_examples} held-out examples keep their class, "
-            f"and {least_agreement:.1%} must; nothing was written. Calibrate with more batches that are like the data."
+            f"in 8 bits only {agreement.same_class:.1%} of {agreement.num_examples} held-out examples keep their "
+            f"class, and {least_agreement:.1%} must; nothing was written. Calibrate with more batches of the data."
         )
     about = record_in(next((entry.value for entry in before.metadata_props if entry.key == KEY), None))
     note = {"int8": {"layers": layers, "agreement": asdict(agreement)}}
@@ -111,7 +111,7 @@ def _prepared(model: Any, folder: Path) -> Any:  # noqa: ANN401
 
 
 def _quantised(model: Any, layers: Mapping[str, str], calibration: Iterable[Arrays], folder: Path) -> Path:  # noqa: ANN401
-    """A file of the model with pairs of QuantizeLinear and DequantizeLinear, from which runtimes choose 8-bit kernels."""
+    """A file of the model with QuantizeLinear and DequantizeLinear, by which runtimes choose 8-bit kernels."""
     from onnxruntime.quantization import QuantFormat, quantize_static
 
     inner = {name for name, kind in layers.items() if kind == "int8"}

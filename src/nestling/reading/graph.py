@@ -59,7 +59,7 @@ def export_graph(
     """
     shapes = _open_shapes(args, kwargs, sides) if dynamic else None
     try:
-        with _quiet_torch_logs(), warnings.catch_warnings():
+        with quiet_torch_logs(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The tensor attributes")  # torch misreads the list of an LSTM's weights
             program = exported(_Traced(module), args, kwargs, shapes)
     except Exception as fault:  # torch raises errors of many kinds, from the user's code and from torch's
@@ -102,7 +102,7 @@ class _Traced(nn.Module):
 
 
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
-"""Whether this thread or task is inside ``_quiet_torch_logs``."""
+"""Whether this thread or task is inside ``quiet_torch_logs``."""
 
 
 def _is_logged(record: logging.LogRecord) -> bool:
@@ -110,7 +110,7 @@ def _is_logged(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def _quiet_torch_logs() -> Iterator[None]:
+def quiet_torch_logs() -> Iterator[None]:
     """Keep torch's loggers in this thread from reporting why an export fails: ``TraceError`` says it."""
     loggers = logging.root.manager.loggerDict
     for name in [name for name in loggers if name.partition(".")[0] == "torch"]:

@@ -5,10 +5,14 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
+    from nestling.runtime.answers import Answers
+    from nestling.runtime.executorch import RECORD_METHOD, ExecuTorchSession
+    from nestling.runtime.network import BATCH, Network, open
     from nestling.runtime.onnx import OnnxSession
-    from nestling.runtime.record import KEY, record_in
+    from nestling.runtime.openvino import RECORD, OpenVINOSession, imported_openvino
+    from nestling.runtime.record import FORMAT, KEY, record_in
     from nestling.runtime.session import Session
 
-__all__ = ["Session"]
+__all__ = ["Answers", "Network", "Session", "open"]
 
 imports_lazily(__name__)

@@ -11,7 +11,7 @@ import numpy as np
 
 from nestling.errors import ArgumentError, RunError
 from nestling.runtime.arrays import in_order
-from nestling.runtime.session import Session
+from nestling.runtime.session import Choose, Session
 
 RECORD_METHOD = "nestling"
 """The method of a program that returns its record: ``about``, and the names of ``inputs`` and ``outputs``, as JSON."""
@@ -23,13 +23,19 @@ class ExecuTorchSession(Session):
 
     Args:
         path: the file.
+        choose: not possible here; None.
+        threads: of no effect: ExecuTorch has one pool of threads for all files of a process.
 
     Raises:
+        ArgumentError: if sizes are to be fixed.
         RunError: if ExecuTorch can't read the file, or the file has no record.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, choose: Choose | None = None, threads: int | None = None) -> None:
         runtime = _imported_runtime()
+        if choose is not None:
+            advice = "Export the cut that you want, or open an .onnx file."
+            raise ArgumentError("cut", "one for a .pte file", "chosen when the file is exported", advice)
         self._torch, self._lock = import_module("torch"), Lock()
         try:
             # A method reads the bytes that its program holds, so the program must live as long.

@@ -1,7 +1,7 @@
 """A file opened with OpenVINO and numpy alone: OpenVINO's own format, or ONNX."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from nestling.errors import ArgumentError, RunError
 from nestling.runtime.arrays import in_order
 from nestling.runtime.record import KEY, record_in
-from nestling.runtime.session import Session
+from nestling.runtime.session import Choose, Session
 
 RECORD = (KEY, "about")
 """The path of a network's record in the runtime information of OpenVINO's format."""
@@ -23,16 +23,14 @@ class OpenVINOSession(Session):
 
     Args:
         path: the ``.xml`` file, with its ``.bin`` file beside it, or an ``.onnx`` file.
-        shapes: inputs whose shape is fixed when the file is compiled, by name; an open size stays open as -1.
+        choose: from the record of the file, open sizes that are fixed before it is compiled, by name.
         threads: CPU threads; None leaves the choice to OpenVINO.
 
     Raises:
         RunError: if OpenVINO can't read the file, or lacks one of its operations.
     """
 
-    def __init__(
-        self, path: Path, shapes: Mapping[str, Sequence[int]] | None = None, threads: int | None = None
-    ) -> None:
+    def __init__(self, path: Path, *, choose: Choose | None = None, threads: int | None = None) -> None:
         core = imported_openvino().Core()
         # By default OpenVINO computes in bfloat16 where the processor can, with errors of about one percent.
         options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
@@ -40,10 +38,10 @@ class OpenVINOSession(Session):
             options["INFERENCE_NUM_THREADS"] = threads
         try:
             model = core.read_model(path)
-            if shapes:
-                model.reshape({name: list(sizes) for name, sizes in shapes.items()})
-            self._compiled = core.compile_model(model, "CPU", options)
             self.about = _record_of(model)
+            if choose is not None:
+                model.reshape(_shapes(self.about, choose(self.about)))
+            self._compiled = core.compile_model(model, "CPU", options)
             self.inputs = tuple(port.any_name for port in model.inputs)
             self.outputs = tuple(port.any_name for port in model.outputs)
         except (RuntimeError, ValueError) as error:
@@ -59,6 +57,14 @@ class OpenVINOSession(Session):
             raise ArgumentError("arrays", shapes, needed, "Sizes with a question mark are open.")
         results = self._compiled.create_infer_request().infer(given)
         return {name: np.array(results[number]) for number, name in enumerate(self.outputs)}
+
+
+def _shapes(about: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, list[int]]:
+    """The shape of each input by its name, with some of the open sizes fixed, and -1 for the others."""
+    return {
+        port["name"]: [sizes.get(size, -1) if isinstance(size, str) else size for size in port["shape"]]
+        for port in about["inputs"]
+    }
 
 
 def _fits(array: np.ndarray, shape: Any) -> bool:  # noqa: ANN401 (OpenVINO's PartialShape)

@@ -1,6 +1,7 @@
 """The record that travels in a file: what its inputs and outputs mean, and what is known of the network."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def record_in(text: str | None) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def check_record(record: dict[str, Any], path: Path) -> None:
+def check_record(record: Mapping[str, Any], path: Path) -> None:
     """Refuse a file without a record of a version that is understood, or whose record does not say its inputs."""
     if not record:
         advice = "Export it with nl.export, or open it in its runtime by itself."

@@ -121,7 +121,7 @@ def _keeper(place: Path | None, nested: Nested, recipe: Recipe, about: dict[str,
     return RunFolder(place, nested, recipe, about, processes.count)
 
 
-def prepare_cuts(run: Run, cuts: Sequence[float], source: Data, processes: Processes = ALONE) -> Run:
+def prepare_cuts(run: Run, cuts: Sequence[float | Cut], source: Data, processes: Processes = ALONE) -> Run:
     """Recalibrate norms and fit calibrations at cuts that have none yet, save both with the run, and return it."""
     spread = processes.count > 1
     new = {make_cut(run.nested.groups, cut): cut for cut in cuts if run.calibration(cut) is None}
@@ -135,6 +135,12 @@ def prepare_cuts(run: Run, cuts: Sequence[float], source: Data, processes: Proce
     if run.folder is not None and processes.is_first:
         add_cuts(run.folder, run.nested, fitted)
     return replace(run, calibrations=fitted)
+
+
+def calibrate_mean(run: Run, cut: Cut, source: Data) -> Calibration:
+    """A calibration of the network at a cut with its mean weights, as files without uncertainty have them."""
+    recipe = run.recipe.but(cuts=(cut,), samples=0)
+    return _fit_calibrations(run.nested, make_feed(source, recipe).validation, recipe)[0]
 
 
 def make_statistics(run: Run, cuts: Iterable[Cut], feed: Feed, *, spread: bool = False) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import nestling as nl
 from nestling.delivery.formats import FORMATS, Graph, Port
-from nestling.runtime.openvino import OpenVINOSession
+from nestling.runtime import OpenVINOSession
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed")
 FORMAT = FORMATS["openvino"]()
@@ -55,10 +55,14 @@ def test_fixed_shapes_are_kept(path, threads):
         session.run({"images": np.zeros((2, 3, 6, 5), np.uint8)})
 
 
-def test_shapes_can_be_fixed_when_a_file_is_opened(graph, path):
-    session = OpenVINOSession(path, {"images": (2, 3, 6, 5)})
+def test_open_sizes_can_be_fixed_when_a_file_is_opened(tmp_path):
+    """The record says which sizes of which inputs have the name."""
+    graph = small_graph()
+    inputs = [{"name": "images", "shape": ["batch", 3, 6, 5]}, {"name": "scale", "shape": ["samples"]}]
+    path = written(FORMAT, replace(graph, about={"inputs": inputs}), tmp_path)
+    session = OpenVINOSession(path, choose=lambda about: {"batch": len(about["inputs"])})
     assert largest_gap(session, graph, 2, 3) < 1e-6
-    with pytest.raises(nl.ArgumentError, match="images"):
+    with pytest.raises(nl.ArgumentError, match=r"images \[2,3,6,5\], scale \[\?\]"):
         session.run(arrays_of(graph, 3, 3))
 
 

@@ -13,8 +13,7 @@ from nestling.delivery.formats.exported import exported
 from nestling.delivery.formats.extras import check_extra
 from nestling.delivery.formats.format import FileFormat, Graph, Port
 from nestling.errors import TraceError
-from nestling.runtime import Session
-from nestling.runtime.executorch import RECORD_METHOD, ExecuTorchSession
+from nestling.runtime import RECORD_METHOD, ExecuTorchSession, Session
 
 LARGEST = 64
 """The most that an open size can be: a program plans its memory for it."""

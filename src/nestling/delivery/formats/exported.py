@@ -1,13 +1,19 @@
-"""The program of a graph, with open sizes, from which the formats that torch does not write itself are made."""
+"""The program of a graph, as formats read it: open sizes stay open, and nothing in it draws random numbers."""
 
+import inspect
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
 from nestling.delivery.formats.format import Graph, Port
-from nestling.errors import TraceError
+from nestling.errors import ArgumentError, TraceError
+from nestling.reading import quiet_torch_logs, user_line
+from nestling.torch_parts import OpOverload, schema_of
 
 
 def exported(graph: Graph, *, least: int = 2, most: int | None = None) -> ExportedProgram:
@@ -18,17 +24,41 @@ def exported(graph: Graph, *, least: int = 2, most: int | None = None) -> Export
 
     Raises:
         TraceError: if the code of the module does not allow an open size.
+        ArgumentError: if the module draws random numbers.
     """
     names = dict.fromkeys(name for port in graph.inputs for name in port.open_axes.values())
     sizes = {name: Dim(name, min=1, max=most) for name in names}
-    shapes = tuple({axis: sizes[name] for axis, name in port.open_axes.items()} for port in graph.inputs)
+    shapes = [{axis: sizes[name] for axis, name in port.open_axes.items()} for port in graph.inputs]
     examples = tuple(_widened(port, least) for port in graph.inputs)
     try:
-        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            return torch.export.export(graph.module, examples, dynamic_shapes=shapes)
-    except Exception as error:  # torch raises errors of many kinds
-        reason = " ".join(str(error).split())[:200]
-        raise TraceError(f"the network can't be exported with open sizes ({', '.join(names)}): {reason}") from None
+        with torch.no_grad(), quiet_torch_logs(), _plain_attention(), warnings.catch_warnings(action="ignore"):
+            program = torch.export.export(graph.module, examples, dynamic_shapes=_by_parameter(graph.module, shapes))
+    except Exception as error:  # torch raises errors of many kinds, from the user's code and from torch's
+        reason = user_line(str(error)) or " ".join(str(error).split())[:200]
+        open_sizes = ", ".join(sizes) or "fixed sizes"
+        problem = f"the network can't be exported with open sizes ({open_sizes}): {reason}"
+        raise TraceError(f"{problem}. Change that line of its code, or deliver a part of it.") from error
+    _check_repeatable(program)
+    return program
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Keep attention from its fused kernel in eval mode, which only torch has."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _by_parameter(module: nn.Module, shapes: Sequence[Any]) -> tuple[Any, ...]:
+    """One entry per parameter of a module's code: the inputs in its ``*others`` share one."""
+    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
+    own = sum(kind != inspect.Parameter.VAR_POSITIONAL for kind in kinds)
+    others = tuple(shapes[own:])
+    return (*shapes[:own], *([others] if others else []))
 
 
 def _widened(port: Port, least: int) -> Tensor:
@@ -38,3 +68,25 @@ def _widened(port: Port, least: int) -> Tensor:
         size = example.shape[axis]
         example = example.index_select(axis, torch.arange(max(size, least)) % size)
     return example
+
+
+def _check_repeatable(program: ExportedProgram) -> None:
+    """Refuse a program that draws random numbers: runtimes draw other ones than torch, or the same at every call."""
+    parts = (part for part in program.graph_module.modules() if isinstance(part, fx.GraphModule))
+    for node in (node for part in parts for node in part.graph.nodes):
+        if isinstance(node.target, OpOverload) and _draws(node):
+            line = user_line(node.meta.get("stack_trace") or "")
+            given = f"one that draws random numbers with {node.target}{line and f' at {line}'}"
+            advice = "Make the noise an input of the network, or leave it out in eval mode."
+            raise ArgumentError("network", given, "the same at every call", advice)
+
+
+def _draws(node: fx.Node) -> bool:
+    """Whether an operation draws random numbers with the arguments that it is given."""
+    if torch.Tag.nondeterministic_seeded not in node.target.tags:  # type: ignore[union-attr]
+        return False
+    arguments = schema_of(node.target).arguments
+    given = {argument.name: argument.default_value for argument in arguments}
+    given |= dict(zip((argument.name for argument in arguments), node.args, strict=False)) | dict(node.kwargs)
+    is_off = given.get("train") is False or given.get("training") is False
+    return not is_off and given.get("dropout_p", given.get("p")) != 0

@@ -11,8 +11,7 @@ from nestling.delivery.formats.exported import exported
 from nestling.delivery.formats.extras import check_extra
 from nestling.delivery.formats.format import FileFormat, Graph, Port
 from nestling.errors import TraceError
-from nestling.runtime import Session
-from nestling.runtime.openvino import RECORD, OpenVINOSession, imported_openvino
+from nestling.runtime import RECORD, OpenVINOSession, Session, imported_openvino
 
 
 class OpenVINOFormat(FileFormat):

@@ -1,0 +1,34 @@
+"""The cuts of a file that holds several widths: which there are, and the sizes that choose one of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nestling.errors import ArgumentError
+
+Cut = float | str | Mapping[str, int]
+
+
+def row_of(about: Mapping[str, Any], cut: Cut | None) -> dict[str, Any]:
+    """The row of a file's table of cuts for a fraction, a name, or widths by group; None is the largest cut.
+
+    A file of one cut has no table: its only row is itself, which any other cut is refused for.
+    """
+    rows = _rows(about)
+    if cut is None:
+        return max(rows, key=lambda row: row.get("kept") or 1.0)
+    for row in rows:
+        if cut == row.get("cut") or str(_written(cut)) in str(row.get("name")).split(", "):
+            return row
+    needed = f"one that the file has ({', '.join(str(row.get('name')) for row in rows)})"
+    raise ArgumentError("cut", cut, needed, "Leave it out, or export the cut.")
+
+
+def _rows(about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    widths = about.get("widths")
+    if widths:
+        return list(widths["table"])
+    return [{"name": about.get("name"), "cut": about.get("cut"), "kept": about.get("kept"), "sizes": {}}]
+
+
+def _written(cut: Cut) -> object:
+    return f"{cut:g}" if isinstance(cut, int | float) else cut
