@@ -79,7 +79,7 @@ def to_int8(
     path, place = Path(source), Path(target)
     before = onnx.load(path)
     with tempfile.TemporaryDirectory() as folder:
-        prepared = _prepared(before, Path(folder))
+        prepared = _prepared(path, Path(folder))
         layers = _layers(prepared)
         made = _quantised(prepared, layers, calibration, Path(folder))
         agreement = agreement_of(OnnxSession(path), OnnxSession(made), held_out)
@@ -97,16 +97,20 @@ def to_int8(
     return Int8(place, (path.stat().st_size, len(content)), layers, agreement)
 
 
-def _prepared(model: Any, folder: Path) -> Any:  # noqa: ANN401
+def _prepared(source: Path, folder: Path) -> Any:  # noqa: ANN401
     """The model with norms folded into the layers before them, constants computed, shapes known, and nodes named."""
     import onnx
-    from onnxruntime.quantization.shape_inference import quant_pre_process
+    import onnxruntime
+    from onnxruntime.quantization.quant_utils import add_pre_process_metadata
 
-    path = folder / "prepared.onnx"
-    quant_pre_process(model, str(path), skip_symbolic_shape=True)
-    prepared = onnx.load(path)
+    options, path = onnxruntime.SessionOptions(), folder / "prepared.onnx"
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(path)
+    onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+    prepared = onnx.shape_inference.infer_shapes(onnx.load(path))
     for number, node in enumerate(prepared.graph.node):
         node.name = node.name or f"{node.op_type}_{number}"
+    add_pre_process_metadata(prepared)  # or the next step advises to do what was done
     return prepared
 
 
