@@ -65,13 +65,13 @@ def made(path, tmp_path_factory):
 
 
 def test_inner_layers_compute_in_8_bits(made):
-    assert list(made.layers.values()) == ["int8", "int8", "int8", "float32"]
+    assert list(made.layers.values()) == ["in int8", "in int8", "in int8", "in float32"]
     nodes = onnx.load(made.file).graph.node
     made_by = {output: node for node in nodes for output in node.output}
     for node in nodes:
         if node.op_type in ("Conv", "Gemm"):
             inner = {made_by[name].op_type for name in node.input[:2] if name in made_by}
-            assert (inner == {"DequantizeLinear"}) is (made.layers[node.name] == "int8")
+            assert (inner == {"DequantizeLinear"}) is (made.layers[node.name] == "in int8")
     assert not any(node.op_type == "BatchNormalization" for node in nodes)
 
 
@@ -102,15 +102,15 @@ def test_the_batch_stays_open_and_the_record_is_kept(made):
     for size in (1, 2, 64):
         assert session.run(batches(1, 4, size)[0])["probs"].shape == (size, 4)
     assert session.about["cut"] == {"0": 3}
-    assert session.about["int8"]["agreement"]["same_class"] == made.agreement.same_class
-    assert session.about["int8"]["layers"] == made.layers
+    assert session.about["quantised"][0]["agreement"]["same_class"] == made.agreement.same_class
+    assert session.about["quantised"][0]["layers"] == made.layers
 
 
 def test_openvino_reads_the_same_file(made):
     pytest.importorskip("openvino", reason="OpenVINO is not installed")
     found = agreement_of(OnnxSession(made.file), OpenVINOSession(made.file), batches(2, 5))
     assert found.largest["probs"] < 0.1  # its rounding differs
-    assert OpenVINOSession(made.file).about["int8"]["layers"] == made.layers
+    assert OpenVINOSession(made.file).about["quantised"][0]["layers"] == made.layers
 
 
 def test_too_little_agreement_is_refused_and_nothing_is_written(path, tmp_path):
