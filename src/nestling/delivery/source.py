@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nestling.delivery.about import Known
 from nestling.delivery.deployable import Call
 from nestling.delivery.options import Layout
-from nestling.errors import ArgumentError, DtypeError, ShapeError
+from nestling.errors import ArgumentError, DtypeError, ShapeError, TraceError
 from nestling.prediction import Likelihood, likelihood_for, likelihood_named
 from nestling.pruning import Pruned, to_dense
 from nestling.reading import Cut, full_cut, make_cut
@@ -47,9 +47,13 @@ class Source:
     @property
     def cost(self) -> Cost:
         """Parameters, multiply-adds and bytes of the network."""
-        if self.nested is None or self.cut is None:
+        if self.nested is not None and self.cut is not None:
+            return cost(self.nested, self.cut)
+        try:
             return cost_of(self.network, self.example)
-        return cost(self.nested, self.cut)
+        except Exception as error:  # of the network's own code
+            problem = f"the network can't run one example by itself ({' '.join(str(error).split())[:200]})"
+            raise TraceError(f"{problem}, and a file takes batches of any size. Pass an example of one.") from error
 
     def whole(self) -> "Source":
         """The same at full width; its calibration is of no use there, and is kept for the same graph."""

@@ -61,7 +61,7 @@ def export_graph(
     try:
         with quiet_torch_logs(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The tensor attributes")  # torch misreads the list of an LSTM's weights
-            program = exported(_Traced(module), args, kwargs, shapes)
+            program = exported(Traced(module), args, kwargs, shapes)
     except Exception as fault:  # torch raises errors of many kinds, from the user's code and from torch's
         trail = "".join(traceback.format_exception(fault))
         raise TraceError(user_line(str(fault)) or user_line(trail)) from fault
@@ -86,7 +86,7 @@ def export_graph(
     )
 
 
-class _Traced(nn.Module):
+class Traced(nn.Module):
     """A module wrapped for the export, so that torch does not print the graph to stderr where tracing fails."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -262,5 +262,5 @@ def _open_shapes(args: tuple[Any, ...], kwargs: dict[str, Any], sides: bool) -> 
             return None
         return dict.fromkeys(range(leaf.ndim if leaf.ndim < 4 or sides else 1), torch.export.Dim.AUTO)
 
-    arguments = {"args": args, "kwargs": kwargs}  # as _Traced takes them; torch refuses the names of empty ones
+    arguments = {"args": args, "kwargs": kwargs}  # as Traced takes them; torch refuses the names of empty ones
     return pytree.tree_map(open_all, {name: values for name, values in arguments.items() if values})

@@ -1,18 +1,17 @@
 """The program of a graph, as formats read it: open sizes stay open, and nothing in it draws random numbers."""
 
-import inspect
+import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 from torch.export import Dim, ExportedProgram
 
 from nestling.delivery.formats.format import Graph, Port
 from nestling.errors import ArgumentError, TraceError
-from nestling.reading import quiet_torch_logs, user_line
+from nestling.reading import Traced, quiet_torch_logs, user_line
 from nestling.torch_parts import OpOverload, schema_of
 
 
@@ -28,13 +27,14 @@ def exported(graph: Graph, *, least: int = 2, most: int | None = None) -> Export
     """
     names = dict.fromkeys(name for port in graph.inputs for name in port.open_axes.values())
     sizes = {name: Dim(name, min=1, max=most) for name in names}
-    shapes = [{axis: sizes[name] for axis, name in port.open_axes.items()} for port in graph.inputs]
+    shapes = tuple({axis: sizes[name] for axis, name in port.open_axes.items()} for port in graph.inputs)
     examples = tuple(_widened(port, least) for port in graph.inputs)
     try:
         with torch.no_grad(), quiet_torch_logs(), _plain_attention(), warnings.catch_warnings(action="ignore"):
-            program = torch.export.export(graph.module, examples, dynamic_shapes=_by_parameter(graph.module, shapes))
+            program = torch.export.export(Traced(graph.module), examples, dynamic_shapes=(shapes,))
     except Exception as error:  # torch raises errors of many kinds, from the user's code and from torch's
-        reason = user_line(str(error)) or " ".join(str(error).split())[:200]
+        trail = "".join(traceback.format_exception(error))
+        reason = user_line(str(error)) or user_line(trail) or " ".join(str(error).split())[:200]
         open_sizes = ", ".join(sizes) or "fixed sizes"
         problem = f"the network can't be exported with open sizes ({open_sizes}): {reason}"
         raise TraceError(f"{problem}. Change that line of its code, or deliver a part of it.") from error
@@ -51,14 +51,6 @@ def _plain_attention() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
-
-
-def _by_parameter(module: nn.Module, shapes: Sequence[Any]) -> tuple[Any, ...]:
-    """One entry per parameter of a module's code: the inputs in its ``*others`` share one."""
-    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
-    own = sum(kind != inspect.Parameter.VAR_POSITIONAL for kind in kinds)
-    others = tuple(shapes[own:])
-    return (*shapes[:own], *([others] if others else []))
 
 
 def _widened(port: Port, least: int) -> Tensor:

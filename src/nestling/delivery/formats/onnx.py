@@ -12,7 +12,7 @@ from nestling.delivery.formats.exported import exported
 from nestling.delivery.formats.extras import check_extra
 from nestling.delivery.formats.format import FileFormat, Graph
 from nestling.errors import ArgumentError
-from nestling.reading import quiet_torch_logs
+from nestling.reading import quiet_torch_logs, user_line
 from nestling.runtime import KEY, OnnxSession
 
 _RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
@@ -93,7 +93,10 @@ def _lacking(fault: BaseException) -> str:
         cause = cause.__cause__
     text = str(cause)
     operation = re.search(r"OpOverload\(op='([\w.]+)'", text)
-    return f"one with {operation[1]}" if operation else f"one that can't be converted ({' '.join(text.split())[:200]})"
+    if operation is None:
+        return f"one that can't be converted ({' '.join(text.split())[:200]})"
+    line = user_line(str(fault))
+    return f"one with {operation[1]}{line and f' at {line}'}"
 
 
 def _name_open_axes(proto: Any, graph: Graph) -> None:  # noqa: ANN401
