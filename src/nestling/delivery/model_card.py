@@ -58,8 +58,8 @@ def _what(config: Mapping[str, Any]) -> str:
     text = (
         f"A {built} of {thousands(config['params'])} parameters and {thousands(config['macs'])} multiply-adds{trained}."
     )
-    text += f" It is nested: its {len(config['groups'])} groups of units are in order of importance, so that any width"
-    return f"{text} of any group can be cut off, and what is left is a smaller network that works."
+    text += f" It is nested: the units of its groups ({len(config['groups'])}) are in order of importance, so that the"
+    return f"{text} last ones can be cut off at any width, and what is left is a smaller network that works."
 
 
 def _use(config: Mapping[str, Any]) -> str:
