@@ -172,7 +172,8 @@ def _packed(levels: np.ndarray, bits: int, block: int) -> np.ndarray:
     codes[:, :inputs] = levels.astype(np.int16) + zero
     places = codes.reshape(outputs, -1, block // per_byte, per_byte)
     shifted = places << (bits * np.arange(per_byte, dtype=np.uint8))
-    return np.bitwise_or.reduce(shifted, axis=-1)
+    packed: np.ndarray = np.bitwise_or.reduce(shifted, axis=-1)
+    return packed
 
 
 def _stored(
