@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -14,9 +15,11 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import nestling as nl
+from nestling.delivery.about import Known
 from nestling.delivery.formats import FORMATS
 from nestling.delivery.formats.onnx import OnnxFormat
-from nestling.delivery.options import FormatName
+from nestling.delivery.graphs import plain_graph
+from nestling.delivery.source import as_known, source_of
 from nestling.delivery.verify import verified
 from nestling.errors import ArgumentError, NestlingError, RunError, ShapeError, TraceError
 from nestling.prediction import Gaussian, HeteroscedasticGaussian
@@ -216,16 +219,20 @@ def test_what_no_file_can_hold_is_named(run, error, said, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+NUMBERS = {"as_bytes": False, "input_shape": [4], "mean": [0.0] * 4, "std": [1.0] * 4}
 BAD = {
-    "format": (dict(to="onyx"), ArgumentError, "'onyx', but it must be one of onnx"),
-    "suffix": (dict(path="a.pte"), ArgumentError, "ends in .onnx"),
-    "uncertainty": (dict(uncertainty="vibes"), ArgumentError, "'vibes'"),
-    "layout": (dict(layout="nwhc"), ArgumentError, "'nwhc'"),
-    "no example": (dict(example=None), ArgumentError, "example: got none"),
-    "a cut of a plain module": (dict(cut=0.5), ArgumentError, "Nest it to cut it"),
-    "no module": (dict(network="vgg11"), ArgumentError, "network: got a str"),
-    "other data": (dict(data=DATA), ShapeError, r"\(3, 6, 5\)"),
-    "a folder that is a file": (dict(path="file/a.onnx"), RunError, "can't be made"),
+    "format": ({"to": "onyx"}, ArgumentError, "'onyx', but it must be one of onnx"),
+    "suffix": ({"path": "a.pte"}, ArgumentError, "ends in .onnx"),
+    "uncertainty": ({"uncertainty": "vibes"}, ArgumentError, "'vibes'"),
+    "layout": ({"layout": "nwhc"}, ArgumentError, "'nwhc'"),
+    "a layout of unknown inputs": ({"layout": "nhwc"}, ArgumentError, "not known to be images"),
+    "bytes of unknown inputs": ({"as_bytes": True}, ArgumentError, "Pass data="),
+    "bytes for numbers": ({"as_bytes": True, "data": NUMBERS}, ArgumentError, "trained on numbers"),
+    "no example": ({"example": None}, ArgumentError, "example: got none"),
+    "a cut of a plain module": ({"cut": 0.5}, ArgumentError, "Nest it to cut it"),
+    "no module": ({"network": "vgg11"}, ArgumentError, "network: got a str"),
+    "other data": ({"data": DATA}, ShapeError, r"\(3, 6, 5\)"),
+    "a folder that is a file": ({"path": "file/a.onnx"}, RunError, "can't be made"),
 }
 
 
@@ -266,7 +273,21 @@ class Forgetful(OnnxFormat):
         return session
 
 
-@pytest.mark.parametrize(("wrong", "said"), [(Careless, "differ from torch's"), (Forgetful, "record")])
+class Strange(OnnxFormat):
+    """A format that writes an operation which no runtime has."""
+
+    def write(self, graph, path):
+        (path,) = super().write(graph, path)
+        model = onnx.load(path)
+        model.graph.node[-1].op_type = "Gemmm"
+        onnx.save(model, path)
+        return (path,)
+
+
+WRONG = [(Careless, "differ from torch's"), (Forgetful, "record"), (Strange, "can't be opened by ONNX Runtime .*Gemmm")]
+
+
+@pytest.mark.parametrize(("wrong", "said"), WRONG)
 def test_a_file_that_is_wrong_never_takes_the_place_of_another(wrong, said, tmp_path, monkeypatch):
     monkeypatch.setitem(FORMATS, "onnx", wrong)
     (tmp_path / "a.onnx").write_text("the file of yesterday")
@@ -296,14 +317,6 @@ def test_a_file_is_run_at_each_number_of_examples(delivered):
 
 
 def graph_of(nested, made):
-    from nestling.delivery.about import Known
-    from nestling.delivery.graphs import plain_graph
-    from nestling.delivery.source import as_known, source_of
-
     with torch.no_grad():
         known = as_known(nested, Known(DATA, None, calibration(nested), "r1"), CUT)
         return plain_graph(source_of(nested, None, CUT, known, "nchw", None))
-
-
-def test_the_names_of_formats_are_those_of_the_command_line():
-    assert set(FORMATS) == set(FormatName.__args__)

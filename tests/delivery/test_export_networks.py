@@ -13,10 +13,11 @@ from torch import nn
 
 import nestling as nl
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "network")]
-from effort import SOAK
+sys.path.insert(0, str(Path(__file__).parents[1] / "network"))
 from oracle import randomise
 from zoo_attention import VisionTransformer
+
+from effort import SOAK
 
 NETWORKS = {
     "lenet_5_caffe": ({"width": 0.25}, (1, 28, 28)),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
+    from nestling.delivery.about import known_of
     from nestling.delivery.agreement import Agreement
     from nestling.delivery.export import Exported, export
     from nestling.delivery.formats import FORMATS
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from nestling.delivery.options import FormatName, Layout
     from nestling.delivery.packed_weights import to_packed
     from nestling.delivery.quantised import Quantised
-    from nestling.delivery.small import PROGRAM_FILE, Packing, load_small, save_small, write_program
+    from nestling.delivery.small import ABOUT_FILE, PROGRAM_FILE, Packing, load_small, save_small, write_program
 
 __all__ = [
     "Agreement",

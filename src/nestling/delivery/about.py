@@ -9,7 +9,7 @@ from torch import nn
 
 from nestling.data import Data
 from nestling.delivery.formats import Port
-from nestling.prediction import Calibration, Likelihood
+from nestling.prediction import Calibration, Likelihood, likelihood_from
 from nestling.reading import Cut, cut_names, full_cut
 from nestling.running import Cost, Nested
 from nestling.runtime import FORMAT
@@ -93,11 +93,21 @@ def described(
     return about | {"run": known.run, "weights": tensors_digest(network.state_dict().values())}
 
 
-def described_inputs(ports: Sequence[Port], **first: Any) -> list[dict[str, Any]]:  # noqa: ANN401
-    """Each input with its name, dtype, and shape, in which open sizes have names; ``first`` is said of the first."""
+def described_inputs(ports: Sequence[Port]) -> list[dict[str, Any]]:
+    """Each input with its name, dtype, and shape, in which open sizes have names."""
     inputs = []
-    for number, port in enumerate(ports):
+    for port in ports:
         shape = [port.open_axes.get(axis, size) for axis, size in enumerate(port.example.shape)]
-        dtype = str(port.example.dtype).removeprefix("torch.")
-        inputs.append({"name": port.name, "dtype": dtype, "shape": shape} | ({} if number else first))
+        inputs.append({"name": port.name, "dtype": str(port.example.dtype).removeprefix("torch."), "shape": shape})
     return inputs
+
+
+def known_of(saved: Mapping[str, Any]) -> Known:
+    """What the record of a small network's folder says that is known of it."""
+    likelihood, calibration = saved.get("likelihood"), saved.get("calibration")
+    return Known(
+        data={**(saved.get("data") or {}), "classes": saved.get("classes")},
+        likelihood=None if likelihood is None else likelihood_from(likelihood),
+        calibration=None if calibration is None else Calibration.from_dict(calibration),
+        run=saved.get("run"),
+    )

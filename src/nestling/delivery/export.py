@@ -16,10 +16,11 @@ from nestling.delivery.graphs import GRAPHS
 from nestling.delivery.options import Layout
 from nestling.delivery.source import as_known, source_of
 from nestling.delivery.verify import latencies_of, verified
-from nestling.errors import ArgumentError
+from nestling.errors import ArgumentError, NestlingError, RunError
 from nestling.prediction import Calibration, Likelihood, likelihood_named
 from nestling.pruning import Pruned
 from nestling.reading import Cut
+from nestling.runtime import Session
 from nestling.storage import make_folder, put, written_whole
 from nestling.training import Run
 
@@ -124,23 +125,27 @@ def _written(form: FileFormat, graph: Graph, target: Path, whole: Graph | None) 
     """Write a graph to a temporary folder, verify it there, measure it beside the whole one, and put it in place."""
     make_folder(target.parent)
     with written_whole(target) as folder:
-        own, other = folder / "own", folder / "whole"
-        own.mkdir()
-        files = form.write(graph, own / target.name)
-        session = form.opened(files[0])
+        own, size, session = _opened(form, graph, folder / "own", target.name)
         difference = verified(graph, session)
-        sessions, sizes = [session], [_size(files)]
-        if whole is not None:
-            other.mkdir()
-            whole_files = form.write(whole, other / target.name)
-            sessions.append(form.opened(whole_files[0]))
-            sizes.append(_size(whole_files))
-        latencies = latencies_of(graph, sessions)
-        beside = (sizes[1], latencies[1]) if whole is not None else None
-        del session, sessions  # some runtimes hold their files open
-        places = put(files, own, target.parent)
-    return Exported(tuple(places), sizes[0], difference, latencies[0], graph.about, beside)
+        if whole is None:
+            (latency,), beside = latencies_of([(graph, session)]), None
+        else:
+            _, whole_size, other = _opened(form, whole, folder / "whole", target.name)
+            latency, whole_latency = latencies_of([(graph, session), (whole, other)])
+            beside = (whole_size, whole_latency)
+            del other  # some runtimes hold their files open
+        del session
+        places = put(own, folder / "own", target.parent)
+    return Exported(tuple(places), size, difference, latency, graph.about, beside)
 
 
-def _size(files: tuple[Path, ...]) -> int:
-    return sum(file.stat().st_size for file in files)
+def _opened(form: FileFormat, graph: Graph, folder: Path, name: str) -> tuple[tuple[Path, ...], int, Session]:
+    """The files of a graph in a new folder, their size, and the network opened from them."""
+    folder.mkdir()
+    files = form.write(graph, folder / name)
+    try:
+        session = form.opened(files[0])
+    except RunError as error:
+        advice = "Replace the operation that it names in the network's code, or choose another format."
+        raise NestlingError(f"the file that was written {error.wrong}. {advice}") from None
+    return files, sum(file.stat().st_size for file in files), session

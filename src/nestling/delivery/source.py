@@ -90,6 +90,7 @@ def source_of(
     if known.normalises:
         _check_shape(calls, known.data["input_shape"])
     bytes_in = bool(known.data.get("as_bytes")) if as_bytes is None else as_bytes
+    _check_form(known, layout, as_bytes)
     return Source(_delivered(plain), calls, known, nested, wanted, cut, layout, bytes_in)
 
 
@@ -132,6 +133,17 @@ def _on_cpu(call: Call) -> Call:
 
     moved_call: Call = pytree.tree_map_only(Tensor, moved, call)
     return moved_call
+
+
+def _check_form(known: Known, layout: Layout, as_bytes: bool | None) -> None:
+    """Refuse a form of inputs that the data do not have, or that nothing is known of."""
+    if layout == "nhwc" and (not known.normalises or len(known.data["input_shape"]) != 3):
+        raise ArgumentError("layout", "nhwc", "left out for inputs that are not known to be images", "Pass data=.")
+    if as_bytes is not None and not known.normalises:
+        raise ArgumentError("as_bytes", as_bytes, "left out where the data are not known", "Pass data=.")
+    if as_bytes and not known.data.get("as_bytes"):
+        needed = "left out for a network that was trained on numbers, whose scale no byte tells"
+        raise ArgumentError("as_bytes", as_bytes, needed, "Give the file numbers on the scale of the training data.")
 
 
 def _check_shape(call: Call, shape: Any) -> None:  # noqa: ANN401

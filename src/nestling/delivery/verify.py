@@ -1,6 +1,8 @@
 """Nothing is delivered unverified: a file is run in its own runtime, on new inputs, and compared with torch."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -24,7 +26,7 @@ def verified(graph: Graph, session: Session) -> float:
     names = tuple(port.name for port in graph.inputs), graph.outputs
     if (session.inputs, session.outputs) != names:
         raise NestlingError(f"the file has the inputs and outputs {session.inputs, session.outputs}, not {names}.")
-    if session.about != graph.about:
+    if session.about != json.loads(json.dumps(graph.about)):
         raise NestlingError("the record that the file has is not the one that was written to it.")
     worst = max(_difference(graph, session, inputs) for inputs in _new_inputs(graph))
     if worst > TOLERANCE:
@@ -35,10 +37,9 @@ def verified(graph: Graph, session: Session) -> float:
     return worst
 
 
-def latencies_of(graph: Graph, sessions: Sequence[Session]) -> list[float]:
+def latencies_of(opened: Sequence[tuple[Graph, Session]]) -> list[float]:
     """The median milliseconds of one example in each of several open files, which run in turns."""
-    arrays = next(_new_inputs(graph))
-    return latencies_ms([lambda session=session: session.run(arrays) for session in sessions], ((), {}))
+    return latencies_ms([partial(session.run, next(_new_inputs(graph))) for graph, session in opened], ((), {}))
 
 
 def _difference(graph: Graph, session: Session, arrays: Mapping[str, np.ndarray]) -> float:

@@ -45,7 +45,7 @@ class Answers:
     @property
     def names(self) -> list[str]:
         """The name of each example's most probable class."""
-        return [self._name(label) for label in self._per_example(self.labels).tolist()]
+        return [self._class_name(label) for label in self._per_example(self.labels).tolist()]
 
     @property
     def confidence(self) -> np.ndarray:
@@ -70,7 +70,9 @@ class Answers:
     def sets(self, coverage: float = 0.9) -> list[tuple[str, ...]]:
         """The conformal set of each example by the names of its classes; a set may be empty."""
         self._per_example(self.labels)
-        return [tuple(self._name(label) for label in np.flatnonzero(row).tolist()) for row in self.in_set(coverage)]
+        return [
+            tuple(self._class_name(label) for label in np.flatnonzero(row).tolist()) for row in self.in_set(coverage)
+        ]
 
     def interval(self, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """The ends of the conformal interval of each number."""
@@ -96,7 +98,7 @@ class Answers:
         needed = f"one that the file was calibrated for ({', '.join(map(str, thresholds)) or 'there is none'})"
         raise ArgumentError("coverage", coverage, needed, "Export with a calibration for it.")
 
-    def _name(self, label: int) -> str:
+    def _class_name(self, label: int) -> str:
         classes = self.about.get("classes") or ()
         return str(classes[label]) if label < len(classes) else str(label)
 

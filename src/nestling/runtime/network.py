@@ -146,7 +146,18 @@ def _fitted(array: np.ndarray, port: Mapping[str, Any]) -> np.ndarray:
 
 
 def _filled(port: Mapping[str, Any], sizes: Mapping[str, int], noise: np.random.Generator) -> np.ndarray:
-    """An input that the caller does not give: standard normal noise, or zeros of which only the number matters."""
+    """An input that the caller does not give: standard normal noise, or zeros of which only the number matters.
+
+    Noise is drawn example by example, so that what an example gets does not depend on the size of the batch.
+    """
+    unknown = [size for size in port["shape"] if isinstance(size, str) and size not in sizes]
+    if unknown:
+        needed, advice = f"one of {', '.join(sizes)}", "The file was not written by nl.export."
+        raise ArgumentError(port["name"], f"an axis of size {unknown[0]!r}", needed, advice)
     shape = [sizes[size] if isinstance(size, str) else size for size in port["shape"]]
     dtype = np.dtype(port["dtype"])
-    return noise.standard_normal(shape, dtype) if port["fill"] == NORMAL else np.zeros(shape, dtype)
+    if port["fill"] != NORMAL:
+        return np.zeros(shape, dtype)
+    axis = port["shape"].index(BATCH) if BATCH in port["shape"] else 0
+    shape.insert(0, shape.pop(axis))
+    return np.ascontiguousarray(np.moveaxis(noise.standard_normal(shape, dtype), 0, axis))

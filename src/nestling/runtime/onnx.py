@@ -11,8 +11,8 @@ from nestling.runtime.arrays import in_order
 from nestling.runtime.record import KEY, record_in
 from nestling.runtime.session import Choose, Session
 
-_ONLY_ERRORS = 3
-"""What ONNX Runtime prints: its warnings are about choices of its own."""
+_SILENT = 4
+"""What ONNX Runtime prints by itself: nothing, since its errors are raised."""
 
 
 class OnnxSession(Session):
@@ -31,7 +31,7 @@ class OnnxSession(Session):
     def __init__(self, path: Path, *, choose: Choose | None = None, threads: int | None = None) -> None:
         runtime = _imported_runtime()
         options = runtime.SessionOptions()
-        options.log_severity_level = _ONLY_ERRORS
+        options.log_severity_level = _SILENT
         if threads is not None:
             options.intra_op_num_threads = threads
         if choose is not None:
@@ -64,7 +64,7 @@ def _opened(runtime: Any, path: Path, options: Any) -> Any:  # noqa: ANN401 (the
 def _as_it_is(runtime: Any) -> Any:  # noqa: ANN401
     """Options that prepare nothing, to read what a file says of itself."""
     options = runtime.SessionOptions()
-    options.log_severity_level = _ONLY_ERRORS
+    options.log_severity_level = _SILENT
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return options
 

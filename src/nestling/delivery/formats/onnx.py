@@ -21,7 +21,7 @@ _MOST_BYTES = 2**31 - 2**20
 
 
 class OnnxFormat(FileFormat):
-    """A single .onnx file with the batch left open, in the newest set of operations that torch writes."""
+    """A single .onnx file with open sizes left open, in the set of operations that torch writes by default."""
 
     suffix = ".onnx"
 
