@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from nestling.runtime.network import BATCH, Network, open
     from nestling.runtime.onnx import OnnxSession
     from nestling.runtime.openvino import RECORD, OpenVINOSession, imported_openvino
-    from nestling.runtime.record import FORMAT, KEY, record_in
+    from nestling.runtime.record import FORMAT, KEY
     from nestling.runtime.session import Session
 
 __all__ = ["Answers", "Network", "Session", "open"]

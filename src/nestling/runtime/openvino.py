@@ -33,7 +33,8 @@ class OpenVINOSession(Session):
     def __init__(self, path: Path, *, choose: Choose | None = None, threads: int | None = None) -> None:
         core = imported_openvino().Core()
         # By default OpenVINO computes in bfloat16 where the processor can, with errors of about one percent.
-        options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
+        # It also ties its threads to cores, and then waits where another process keeps such a core busy.
+        options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False}
         if threads is not None:
             options["INFERENCE_NUM_THREADS"] = threads
         try:
