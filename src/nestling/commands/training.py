@@ -21,7 +21,7 @@ from nestling.processes import connected
 from nestling.reading import UNIT_KINDS, cut_names, smallest_cut
 from nestling.report import score_widths, widths_table
 from nestling.running import Nested, cost
-from nestling.storage import tensors_digest, write_json
+from nestling.storage import packed, tensors_digest, weights_digest, write_json
 from nestling.tables import thousands
 from nestling.training import Recipe, Run, open_run, outputs_for, prepare_cuts
 from nestling.training import train as run_training
@@ -126,6 +126,7 @@ def evaluate(
         )
         if processes.is_first:
             figures = {
+                "weights": weights_digest(packed(run.nested)[0]),
                 "data": loaded.name,
                 "ood": ood,
                 "limit": limit,

@@ -2,6 +2,6 @@
 
 from typing import Literal
 
-FormatName = Literal["onnx"]
+FormatName = Literal["onnx", "openvino", "executorch"]
 Layout = Literal["nchw", "nhwc"]
 """Whether the channels of images come first or last."""

@@ -6,8 +6,10 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.runtime.answers import Answers
+    from nestling.runtime.executorch import RECORD_METHOD, ExecuTorchSession
     from nestling.runtime.network import BATCH, Network, open
     from nestling.runtime.onnx import OnnxSession
+    from nestling.runtime.openvino import RECORD, OpenVINOSession, imported_openvino
     from nestling.runtime.record import FORMAT, KEY
     from nestling.runtime.session import Session
 
