@@ -123,6 +123,8 @@ def test_cascade_writes_what_it_prints(run):
 def test_cascade_of_a_run_of_numbers_or_of_a_cut_that_is_none(run, place):
     with pytest.raises(RangeError, match="fraction"):
         commands.cascade(run, (0.5, 1.5))
+    with pytest.raises(ArgumentError, match="goal"):
+        commands.cascade(run / "nothing", (0.5, 1.0), Cascading(goal="speed=3"))
     assert not (run / "cascade.json").exists()
     commands.train(str(place / "numbers.npz"), "mlp", run / "numbers", PLAIN, QUICK.but(epochs=1))
     with pytest.raises(ArgumentError, match="classes"):

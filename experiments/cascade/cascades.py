@@ -118,7 +118,7 @@ def figures(casc: Cascade, testing: Batches) -> dict[str, Any]:
     """The scores of a cascade, beside each cut by itself, on data that had no part in the fit."""
     scores, beside = casc.evaluate(testing), casc.compare(testing)
     assert scores.scores is not None
-    own = {"accuracy": scores.scores.accuracy, "nll": scores.scores.nll, "ece": scores.scores.ece}
+    own: dict[str, Any] = {"accuracy": scores.scores.accuracy, "nll": scores.scores.nll, "ece": scores.scores.ece}
     own |= {"loss": beside.loss, "loss_bounds": beside.loss_bounds, "macs_share": scores.macs_share}
     early = [stage for stage in scores.stages if stage.name != casc.stages[-1].name]
     answered = sum(stage.answered for stage in early)
@@ -140,7 +140,7 @@ def milliseconds(casc: Cascade, images: Tensor) -> tuple[float, float]:
     """CPU milliseconds per image of the widest cut alone, and of the cascade of plain networks with mean weights."""
     networks = [nl.extract(casc.nested, stage.cut) for stage in casc.stages]
     times = [0.0, 0.0]
-    for image in images.split(1):
+    for image in images.unsqueeze(1):
         for which, stages in enumerate(([len(networks) - 1], [n for n, stage in enumerate(casc.stages) if stage.runs])):
             began = time.process_time()
             for number in stages:
@@ -190,7 +190,7 @@ def resample(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(path: Path) -> None:
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for line in path.read_text().splitlines():
         row = json.loads(line)
         key = (row["run"], " ".join(map(str, row["cuts"])), row["goal"], str(row["samples"]), row["fit_on"])

@@ -33,18 +33,18 @@ def every_choice(outcomes):
         yield thresholds, routed(outcomes, thresholds)
 
 
-def loss_and_error(outcomes, found):
-    """How much less often the answers are right than the last stage's, and the standard error of that."""
+def highest_loss(outcomes, found):
+    """How much less often the answers are right than the last stage's, and two standard errors more."""
     lost = outcomes.correct[-1].astype(float) - found.correct
-    return lost.mean(), lost.std() / len(lost) ** 0.5
+    return lost.mean() + 2 * lost.std() / len(lost) ** 0.5
 
 
-@pytest.mark.parametrize("most", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("most", [0.0, 0.2, 0.4])
 def test_the_cheapest_that_is_accurate_enough(most):
     outcomes = drawn(25, 0)
     found = routed(outcomes, Loss(most).fit(outcomes, outcomes).thresholds)
-    fitting = [own for _, own in every_choice(outcomes) if sum(loss_and_error(outcomes, own)) <= most + 1e-9]
-    assert sum(loss_and_error(outcomes, found)) <= most + 1e-9
+    fitting = [own for _, own in every_choice(outcomes) if highest_loss(outcomes, own) <= most + 1e-9]
+    assert highest_loss(outcomes, found) <= most + 1e-9
     assert found.mean_macs == pytest.approx(min(own.mean_macs for own in fitting))
     assert found.accuracy == max(own.accuracy for own in fitting if own.mean_macs <= found.mean_macs + 1e-9)
 
@@ -78,12 +78,12 @@ def test_a_budget_below_the_narrowest_cut_says_what_it_needs():
 def test_stages_are_refined_where_a_grid_is_coarse(monkeypatch):
     """On a grid of few quantiles, thresholds that are then tried one stage at a time are at least as good."""
     outcomes = drawn(120, 3, num_stages=4)
-    fine = routed(outcomes, Loss(0.05).fit(outcomes, outcomes).thresholds)
+    fine = routed(outcomes, Loss(0.1).fit(outcomes, outcomes).thresholds)
     monkeypatch.setattr(import_module("nestling.cascade.grid"), "MOST_CELLS", 5**3)
-    refined = routed(outcomes, Loss(0.05).fit(outcomes, outcomes).thresholds)
+    refined = routed(outcomes, Loss(0.1).fit(outcomes, outcomes).thresholds)
     monkeypatch.setattr(import_module("nestling.cascade.goals"), "_MOST_ROUNDS", 0)
-    coarse = routed(outcomes, Loss(0.05).fit(outcomes, outcomes).thresholds)
-    assert all(sum(loss_and_error(outcomes, own)) <= 0.05 + 1e-9 for own in (fine, refined, coarse))
+    coarse = routed(outcomes, Loss(0.1).fit(outcomes, outcomes).thresholds)
+    assert all(highest_loss(outcomes, own) <= 0.1 + 1e-9 for own in (fine, refined, coarse))
     assert fine.mean_macs <= refined.mean_macs * 1.02
     assert refined.mean_macs < coarse.mean_macs
 

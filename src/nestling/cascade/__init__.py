@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from nestling.cascade.answers import CascadePrediction, CascadeScores, StageScores
     from nestling.cascade.cascade import cascade
     from nestling.cascade.comparison import Comparison, Point
-    from nestling.cascade.goals import EarlyErrors, Goal, Loss, MeanMacs
+    from nestling.cascade.goals import EarlyErrors, Goal, Loss, MeanMacs, read_goal
     from nestling.cascade.guarantee import Guarantee
     from nestling.cascade.options import Cascading
     from nestling.cascade.record import CASCADE_FILE, Cascade

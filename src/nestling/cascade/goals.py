@@ -16,6 +16,8 @@ from nestling.errors import ArgumentError, BudgetError, RangeError
 
 _ROUNDING = 1e-9
 """How far a sum of floats may be beside a bound that it meets."""
+_ERRORS = 2.0
+"""The distance in standard errors that an estimated loss keeps from its bound."""
 _MOST_TESTS = 40
 """The length of the sequence of thresholds that are tested."""
 _MOST_ROUNDS = 5
@@ -52,7 +54,7 @@ class Goal(ABC):
 class Loss(Goal):
     """At most ``most`` less accurate than the widest cut, at the smallest average cost; 0.002 is 0.2 points.
 
-    The loss is estimated by what the widest cut expects of each answer, and may be larger by one standard error.
+    The loss is estimated by what the widest cut expects of each answer, and may be larger by two standard errors.
     """
 
     most: float
@@ -64,7 +66,7 @@ class Loss(Goal):
         def pick(grid: Grid) -> int:
             loss = grid.lost.ravel() / num
             error = np.sqrt(np.maximum(grid.lost_squares.ravel() / num - loss**2, 0) / num)
-            fitting = np.flatnonzero(loss + error <= self.most + _ROUNDING)
+            fitting = np.flatnonzero(loss + _ERRORS * error <= self.most + _ROUNDING)
             return int(fitting[np.lexsort((loss[fitting], grid.macs.ravel()[fitting]))[0]])
 
         return Fitted(_picked(choosing, pick))

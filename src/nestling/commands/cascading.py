@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from nestling.cascade import CASCADE_FILE, Cascading
+from nestling.cascade import CASCADE_FILE, Cascading, read_goal
 from nestling.cascade import cascade as fit_cascade
 from nestling.commands.building import torch_device
 from nestling.commands.options import BATCH, Device
@@ -26,6 +26,7 @@ def cascade(
 
     Cuts that the run does not know are recalibrated first.
     """
+    goal = read_goal(options.goal, options.delta)
     with FolderLock(folder):  # an error now if nothing can be written there, or a run is being trained
         remove_parts(folder)
     run = open_run(folder, trust=trust)
@@ -34,7 +35,7 @@ def cascade(
     data = data_of(run, trust=trust)
     run = prepare_cuts(run, list(cuts), data)
     feed = make_feed(data, run.recipe)
-    fitted = fit_cascade(run.nested, cuts, feed.validation, likelihood=run.likelihood, **vars(options))
+    fitted = fit_cascade(run.nested, cuts, feed.validation, likelihood=run.likelihood, **vars(options) | {"goal": goal})
     scores = fitted.evaluate(data.batches("test", BATCH), latency=True)
     comparison = fitted.compare(data.batches("test", BATCH))
     fitted.save(folder)
