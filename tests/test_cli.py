@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from effort import PATIENCE
 from nestling import cli, commands, models, version
 from nestling.errors import NestlingError
 from nestling.network import Bits, Nesting
@@ -377,7 +378,7 @@ def begun(start, *words, **settings):
 
 def test_as_a_module_with_a_mistake():
     with begun(MAIN, "evaluate", "nowhere") as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (2, "")
     assert err.startswith("nestling: nowhere/recipe.json: is not there.")
     assert err.count("\n") == 1
@@ -391,7 +392,7 @@ def test_interrupted_and_given_again(place, nestling, tmp_path):
             if line.startswith("epoch 2/"):
                 break
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert err.splitlines()[-1].startswith("nestling: stopped")
     assert "Traceback" not in err
@@ -414,7 +415,7 @@ def test_nobody_reads_what_is_printed(tmp_path):
     os.close(reader)
     command = [sys.executable, "-m", "nestling", "train", "--help"]
     with os.fdopen(writer, "wb") as out:
-        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, cwd=tmp_path, check=False, timeout=60)
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, cwd=tmp_path, check=False, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (cli.BROKEN_PIPE, b"")
 
 
@@ -430,5 +431,5 @@ def test_the_current_folder_comes_last_where_modules_are_looked_for(monkeypatch,
 
 def test_importing_the_library_leaves_optimisers_alone():
     code = "import nestling, torch.optim.optimizer as o; print(len(o._global_optimizer_post_hooks))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert found.stdout.strip() == "0"

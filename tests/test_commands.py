@@ -503,6 +503,16 @@ def test_coverage_that_was_not_calibrated(run, tmp_path):
         commands.predict(run, image_file(tmp_path / "a.png"), 1.0, 0, 0.5)
 
 
+def test_sets_are_those_that_the_validation_data_was_enough_for(place, tmp_path):
+    """Five validation examples give sets of 80 %, which are shown if none are asked for."""
+    images, labels = pictures(60)
+    np.savez(tmp_path / "few.npz", x=images, y=labels)
+    commands.train(str(tmp_path / "few.npz"), "mlp", tmp_path / "run", FEW, QUICK)
+    table = commands.predict(tmp_path / "run", image_file(tmp_path / "a.png"), 1.0, 0, None)
+    assert table.splitlines()[0].endswith("80% set")
+    assert commands.predict(place / "classes", tmp_path / "a.png", 1.0, 0, None).splitlines()[0].endswith("90% set")
+
+
 def test_predict_at_a_new_cut_calibrates_it(run, tmp_path):
     commands.predict(run, image_file(tmp_path / "a.png"), 0.75, 0, 0.9)
     assert nl.open_run(run).calibration(0.75) is not None

@@ -281,7 +281,7 @@ def predict(
     *,
     cut: float = 1.0,
     samples: int = 6,
-    coverage: float = 0.9,
+    coverage: float | None = None,
     resize: bool = False,
     out: Path | None = None,
     trust: Trust = False,
@@ -293,7 +293,8 @@ def predict(
     Args:
         cut: Fraction to cut the network to.
         samples: Weight samples to average over; 0 for the mean weights.
-        coverage: How often the sets or intervals should contain the true target.
+        coverage: How often the sets or intervals should contain the true target; by default 0.9, or the most below it
+            that validation data was enough for.
         resize: Resize images to the network's input size, as is done for a network trained with --resize.
         out: Write the answers to this .csv file too.
     """

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import nestling as nl
+from effort import PATIENCE
 from nestling.errors import ArgumentError, NestlingError, RangeError
 from nestling.prediction.likelihoods import likelihood_named
 from nestling.reading.cut import Cut, full_cut
@@ -265,7 +266,7 @@ def run_search(place, dies_after=None):
 def test_a_search_that_is_killed_goes_on_to_the_same_curve(tmp_path, number):
     (tmp_path / "run").mkdir()
     process = started(run_search, tmp_path / "run", number)
-    process.join(60)
+    process.join(PATIENCE)
     assert process.exitcode == -signal.SIGKILL
     known = json.loads((tmp_path / "run" / PROGRESS_FILE).read_text())["scored"] if number > 1 else []
     scored = []

@@ -47,8 +47,11 @@ class _Classes(Likelihood):
         if target.dtype != torch.bool:
             whole_tensor("target", target)
         self._check_shapes(output, target)
-        low, high = (int(end) for end in target.aminmax()) if target.numel() else (0, 0)
         num_classes = self.class_logits(output[:1], 1).shape[1]
+        if num_classes < 2:
+            advice = "Train on two classes or more; a network with one logit for two takes likelihood='bernoulli'."
+            raise ShapeError("output", f"shape {tuple(output.shape)}", "two classes or more on axis 1", advice)
+        low, high = (int(end) for end in target.aminmax()) if target.numel() else (0, 0)
         if low < 0 or high >= num_classes:
             needed = f"labels from 0 to {num_classes - 1}, one per class of the network"
             raise RangeError("target", f"labels from {low} to {high}", needed, "Renumber them, or widen the network.")
