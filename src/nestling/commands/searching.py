@@ -19,12 +19,10 @@ from nestling.running import Nested, norms_with_statistics
 from nestling.running import cost as run_cost
 from nestling.running import extract as run_extract
 from nestling.running.layers import plain_name
-from nestling.search import CostName, Curve, Searching
+from nestling.search import CURVE_FILE, CostName, Curve, Searching
 from nestling.search import search as run_search
 from nestling.storage import FolderLock, packed, remove_parts, weights_digest
 from nestling.training import Run, Stopping, keep_statistics, make_feed, make_statistics, open_run
-
-CURVE_FILE = "curve.json"
 
 
 def search(
@@ -69,7 +67,7 @@ def search(
     budget = "latency_ms" if cost == "latency" else cost
     middle = curve.rows[len(curve.rows) // 2].cost
     value = f"{middle:.3g}" if cost == "latency" else round(middle)
-    example = f"nestling extract {_words(folder, trust)} --under {budget}={value}"
+    example = f"nestling extract {words_of(folder, trust)} --under {budget}={value}"
     return f"{curve_table(curve)}\n\n{folder / CURVE_FILE} has the curve. Next: {example}"
 
 
@@ -88,7 +86,7 @@ def extract(
     budget = {name: str(limit) for name, limit in read_budgets(under).items()}
     run = open_run(folder, trust=trust)
     nested = run.nested
-    row = _curve_of(run, _words(folder, trust)).row_under(**budget) if cut is None else None
+    row = curve_of(run, words_of(folder, trust)).row_under(**budget) if cut is None else None
     wanted = make_cut(nested.groups, row.cut if row is not None else cut or 0.0)
     packing = _packing(run, wanted, all_bits=all_bits, trust=trust)
     small = run_extract(nested, wanted)
@@ -126,7 +124,7 @@ def _with_pairs(nested: Nested, cut: Cut, most: int) -> Cut:
     return Cut(tuple((name, min(width, most) if groups[name].kind == "bit" else width) for name, width in cut.widths))
 
 
-def _curve_of(run: Run, words: str) -> Curve:
+def curve_of(run: Run, words: str) -> Curve:
     """The curve of a run, checked to be of its weights; ``words`` name the run on the command line."""
     assert run.folder is not None
     path, advice = run.folder / CURVE_FILE, f"Search first: nestling search {words} --cost macs"
@@ -138,6 +136,6 @@ def _curve_of(run: Run, words: str) -> Curve:
     return curve
 
 
-def _words(folder: Path, trust: bool) -> str:
+def words_of(folder: Path, trust: bool) -> str:
     """The words that name a run in a command to be copied."""
     return shlex.quote(str(folder)) + (" --trust" if trust else "")

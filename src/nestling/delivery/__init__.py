@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
-    from nestling.delivery.small import PROGRAM_FILE, Packing, load_small, save_small, write_program
+    from nestling.delivery.small import ABOUT_FILE, PROGRAM_FILE, Packing, load_small, save_small, write_program
 
 __all__ = ["Packing", "load_small", "save_small"]
 

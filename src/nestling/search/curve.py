@@ -13,6 +13,9 @@ from nestling.reading import Cut
 from nestling.search.quality import Quality
 from nestling.storage import read_json, write_json, write_whole
 
+CURVE_FILE = "curve.json"
+"""The file of a curve in the folder of its run."""
+
 
 @dataclass(frozen=True)
 class Row:

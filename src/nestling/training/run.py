@@ -131,6 +131,12 @@ def read_log(place: Path, identity: str) -> list[dict[str, Any]]:
     return lines_until(place / LOG_FILE, sys.maxsize, identity)
 
 
+def log_of(folder: str | PathLike[str]) -> list[dict[str, Any]]:
+    """The lines of the log in a run's folder, one per epoch; the network is not read."""
+    place = Path(folder)
+    return read_log(place, identity_of(read_json(place / RECIPE_FILE)))
+
+
 def check_of(line: Mapping[str, Any], identity: str) -> int:
     """A checksum of a line of the log and of the run it is from."""
     return zlib.crc32(json.dumps(line, sort_keys=True).encode() + identity.encode())
