@@ -83,8 +83,8 @@ def _round_numbers(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def percents(share: float) -> str:
-    """A share as a label of an axis: 85 %."""
-    return f"{plain(100 * share)} %"
+    """A share as a label of an axis: 85%."""
+    return f"{plain(100 * share)}%"
 
 
 def plain(value: float) -> str:
@@ -95,6 +95,13 @@ def plain(value: float) -> str:
 def count(value: float) -> str:
     """A count as a label: 1.3M."""
     return thousands(round(value))
+
+
+def num_bytes(value: float) -> str:
+    """A number of bytes as a label: 475 kB."""
+    written = thousands(round(value))
+    digits = written.rstrip("kMG")
+    return f"{digits} {written[len(digits) :]}B"
 
 
 def milliseconds(value: float) -> str:

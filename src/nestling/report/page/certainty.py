@@ -1,13 +1,13 @@
 """The section on certainty: reliability, uncertainty on known and unknown data, and where it comes from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nestling.markup import Html, element, html, html_table
-from nestling.report.page.axes import linear_axis, percents, plain
+from nestling.report.page.axes import Axis, linear_axis, percents, plain
 from nestling.report.page.drawing import WIDTH, Frame, marker, path, picture, rectangle, text
 from nestling.report.page.measuring import Answers, Measured
 from nestling.report.page.metrics import AUROC, ECE, is_number
@@ -16,7 +16,7 @@ from nestling.report.page.parts import by_network, empty, figure, legend, sectio
 
 NUM_BARS = 24
 """The bars of a histogram of uncertainty."""
-_LARGEST, _LEAST = 9.0, 1.6
+_LARGEST, _LEAST = 9.0, 2.2
 """The radius of a point of a reliability diagram that has all examples, and of one that has next to none."""
 _NAMES = {"entropy": "entropy, nats", "std": "standard deviation"}
 _NOTHING = "No data was at hand when this page was made: see the notes at its end."
@@ -72,7 +72,8 @@ def reliability(name: str, scores: Mapping[str, Any], measured: Measured | None)
     is_numbers = "intervals" in scores
     calibrated = None if measured is None or measured.calibrated is None else measured.calibrated.to_dict()
     after = [] if calibrated is None else _points(calibrated)
-    x = linear_axis("nominal probability" if is_numbers else "confidence", (0.0, 1.0), percents, tight=True)
+    across = "nominal probability" if is_numbers else "confidence"
+    x = Axis(across, 0.0, 1.0, percents, (0.2, 0.4, 0.6, 0.8, 1.0))
     frame = Frame(x, linear_axis("share inside" if is_numbers else "share right", (0.0, 1.0), percents, tight=True))
     parts = [frame.drawn(), path([frame.place((0.0, 0.0)), frame.place((1.0, 1.0))], "guess", "2 4")]
     series = [(points, "circle", "s0", "")] + ([(after, "square", "s1 open", "5 3")] if after else [])
@@ -111,8 +112,8 @@ def _points(scores: Mapping[str, Any]) -> list[tuple[float, float, float]]:
 
 def _histogram_about(measured: Sequence[Measured], foreign_name: str) -> str:
     if measured and measured[0].foreign is not None:
-        return f"Each side adds up to 100 %: test data above the line, {foreign_name} below it. The less they overlap, the better."
-    return "Each side adds up to 100 %: right answers above the line, wrong ones below it."
+        return f"Each side adds up to 100%: test data above the line, {foreign_name} below it. The less they overlap, the better."
+    return "Each side adds up to 100%: right answers above the line, wrong ones below it."
 
 
 def _sides(measured: Measured) -> tuple[Tensor, Tensor | None]:
@@ -131,9 +132,9 @@ def _histograms(measured: Sequence[Measured], foreign_name: str) -> list[Html]:
     low, high = min(0.0, float(everything.min())), float(everything.max())
     edges = torch.linspace(low, high if high > low else low + 1.0, NUM_BARS + 1, dtype=torch.float64)
     shares = [[_shares(side, edges) for side in _sides(one)] for one in measured]
-    top = max((float(side.max()) for pair in shares for side in pair if side is not None), default=1.0)
+    ends = -_highest(side for _, side in shares), _highest(side for side, _ in shares)
     return [
-        _histogram(f"uncertainty-{n}", one, pair, edges, top, foreign_name)
+        _histogram(f"uncertainty-{n}", one, pair, edges, ends, foreign_name)
         for n, (one, pair) in enumerate(zip(measured, shares, strict=True))
     ]
 
@@ -145,15 +146,23 @@ def _shares(values: Tensor | None, edges: Tensor) -> Tensor | None:
     return torch.bincount(place, minlength=NUM_BARS).double() / len(values)
 
 
+def _highest(sides: Iterable[Tensor | None]) -> float:
+    """The highest bar of all pictures, 0 if there are none."""
+    return max((float(side.max()) for side in sides if side is not None), default=0.0)
+
+
 def _histogram(
-    name: str, measured: Measured, shares: Sequence[Tensor | None], edges: Tensor, top: float, foreign_name: str
+    name: str,
+    measured: Measured,
+    shares: Sequence[Tensor | None],
+    edges: Tensor,
+    ends: tuple[float, float],
+    foreign_name: str,
 ) -> Html:
     above, below = shares
     label = _NAMES.get(measured.uncertainty_name, measured.uncertainty_name.replace("_", " "))
     x = linear_axis(label, (float(edges[0]), float(edges[-1])), plain, tight=True)
-    y = linear_axis(
-        "share", (0.0 if below is None else -top, top), lambda share: percents(abs(round(share, 4))), tight=True
-    )
+    y = linear_axis("share", ends, lambda share: percents(abs(round(share, 4))), tight=True)
     frame = Frame(x, y)
     parts = [frame.drawn()]
     for number in range(NUM_BARS):
@@ -168,7 +177,7 @@ def _histogram(
     cells = [
         [
             f"{float(edges[n]):.2f} to {float(edges[n + 1]):.2f}",
-            *("–" if s is None else f"{100 * float(s[n]):.1f} %" for s in shares),
+            *("–" if s is None else f"{100 * float(s[n]):.1f}%" for s in shares),
         ]
         for n in range(NUM_BARS)
     ]

@@ -26,7 +26,9 @@ Point = tuple[Cost, Mapping[str, Any]]
 
 def comparison_page(reports: Sequence[Report], prunings: Sequence[PruningRecord], made_here: str) -> str:
     """The page as text; pictures have room for the first few runs, tables have all."""
-    runs = [OtherNetworks(report.title, [(own.cost, own.scores) for own in report.choice.networks]) for report in reports]
+    runs = [
+        OtherNetworks(report.title, [(own.cost, own.scores) for own in report.choice.networks]) for report in reports
+    ]
     series = [*runs, *(pruning.series for pruning in prunings)]
     metric = quality_of(series[0].points[-1][1])
     budgets = _budgets(series)

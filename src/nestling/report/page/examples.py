@@ -18,6 +18,8 @@ NUM_IMAGES = 8
 _LARGEST = 96
 """No picture has a side of more pixels."""
 _TOP = 3
+UNKNOWN = "unknown to it"
+"""The truth about an out-of-distribution example."""
 
 
 def examples_figure(sample: Sample | None, measured: Measured | None) -> Html:
@@ -64,8 +66,8 @@ def _card(place: int, pixels: Tensor, answers: Answers, sample: Sample) -> Html:
     ]
     words = f"says {answer} with {probability}; {truth}"
     picture = element("img", src=_as_png(pixels), alt=f"example {place}: {words}", width=96, height=96)
-    mark = "right" if truth == "right" else "wrong"
-    verdict = element("span", "✓ " if mark == "right" else "✗ ", truth, class_=mark)
+    sign, look = {"right": ("✓", "right"), UNKNOWN: ("?", "foreign")}.get(truth, ("✗", "wrong"))
+    verdict = element("span", f"{sign} {truth}", class_=look)
     said = element("p", element("strong", answer), f" {probability}", element("br"), verdict)
     return element("li", picture, said, element("ul", bars, class_="likeliest", aria_hidden="true"), class_="image")
 
@@ -77,7 +79,7 @@ def _words(place: int, answers: Answers, sample: Sample) -> tuple[str, str, str]
     probability = f"{float(answers.log_probs[place].max().exp()):.0%}"
     answer = _name(sample.classes, label)
     if answers.right is None:
-        return answer, probability, "none of its classes"
+        return answer, probability, UNKNOWN
     truth = int(sample.known.split.targets[place])
     return answer, probability, "right" if truth == label else f"is {_name(sample.classes, truth)}"
 

@@ -57,14 +57,20 @@ def layers_figure(rows: Sequence[tuple[str, int, int, str]], unit: str, *below: 
     lines = []
     for number, (name, kept, total, remark) in enumerate(rows):
         fill = element("span", class_="fill", style=f"width:{100 * kept / total:.1f}%")
-        track = element("span", fill, class_="track", style=f"width:{100 * (total / most) ** 0.5:.1f}%")
+        track = element(
+            "span", fill, class_="track", aria_hidden="true", style=f"width:{100 * (total / most) ** 0.5:.1f}%"
+        )
         words = kept_words(kept, total)
         count = following(f"layer-{number}", words) if numbered else words
         note = element("span", f" {remark}", class_="note") if remark else ""
-        cells = element("th", name, scope="row"), element("td", track, aria_hidden="true", class_="bar")
-        row = element("td", count, note, class_="number")
-        lines.append(element("tr", *cells, row, data_layer=str(number) if numbered else None))
-    head = element("tr", *(element("th", words, scope="col") for words in ("layer", "", f"{unit} kept")))
+        cells = (
+            element("th", name, scope="row"),
+            element("td", count, note, class_="number"),
+            element("td", track, class_="bar"),
+        )
+        lines.append(element("tr", *cells, data_layer=str(number) if numbered else None))
+    heads = ("layer", None), (f"{unit} kept", "number"), ("", None)
+    head = element("tr", *(element("th", words, scope="col", class_=look) for words, look in heads))
     table = element("table", element("thead", head), element("tbody", lines), class_="layers")
     look = "scrolled tall" if len(rows) > _MOST_ROWS else "scrolled"
     about = f"Each bar is a layer; its length grows with the square root of its {unit}. What is kept is filled."

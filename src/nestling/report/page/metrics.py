@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nestling.report.page.axes import count, milliseconds, percents, plain
+from nestling.report.page.axes import count, milliseconds, num_bytes, percents, plain
 from nestling.running import Cost
 
 
@@ -40,7 +40,7 @@ class Metric:
         """The score as text."""
         if value is None:
             return "–"
-        return f"{100 * value:.1f} %" if self.is_share else f"{value:.3g}"
+        return f"{100 * value:.1f}%" if self.is_share else f"{value:.3g}"
 
     def on_axis(self, value: float) -> str:
         """The score as a label of an axis."""
@@ -58,7 +58,7 @@ ECE = Metric("ece", "calibration error", "how far confidence and share of right 
 AUROC = Metric(
     "auroc",
     "OOD AUROC",
-    "how well the uncertainty tells out-of-distribution data from test data; a guess has 50 %",
+    "how well the uncertainty tells out-of-distribution data from test data; a guess has 50%",
     True,
     True,
 )
@@ -88,7 +88,7 @@ class Size:
 SIZES = (
     Size("macs", "multiply-adds", "", count),
     Size("params", "parameters", "", count),
-    Size("bytes", "bytes", "B", count),
+    Size("bytes", "bytes", "", num_bytes),
     Size("latency_ms", "latency", "ms", milliseconds),
 )
 

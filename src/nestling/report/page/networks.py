@@ -15,6 +15,8 @@ from nestling.training import Progress, Run
 
 T = TypeVar("T")
 
+UNDER, CUT = "--under ", "--cut "
+"""How ``nestling extract`` is told which network to write."""
 MOST_NETWORKS = 16
 """No page has more networks than this to choose among: those of a longer curve are thinned out."""
 CLOSE = {True: 0.01, False: 0.02}
@@ -99,7 +101,7 @@ def _of_recipe(run: Run, saved: Mapping[Cut, Mapping[str, Any]]) -> tuple[Size, 
     networks = []
     for cut, name in named.items():
         fraction = name.rpartition(", ")[2]
-        words, scores = f"--cut {fraction}", saved.get(cut, {})
+        words, scores = f"{CUT}{fraction}", saved.get(cut, {})
         networks.append(Network(f"cut {name}", cut, cut.share_of(whole), cost(run.nested, cut), words, scores))
     return SIZES[0], networks
 
@@ -110,10 +112,10 @@ def _of_curve(run: Run, curve: Curve) -> tuple[Size, list[Network]]:
     rows = list(dict.fromkeys(curve.row_under(**{key: getattr(row, key)}) for row in curve.rows))
     chosen = thinned(sorted(rows, key=lambda row: row.cost))
     whole = full_cut(run.nested.groups)
-    networks = [_of_row(row, f"--under {key}={_exact(getattr(row, key))}", whole) for row in chosen]
+    networks = [_of_row(row, f"{UNDER}{key}={_exact(getattr(row, key))}", whole) for row in chosen]
     if all(network.cut != whole for network in networks):
         row = max(curve.rows, key=lambda row: row.cut.num_blocks)
-        networks.append(_of_row(row, "--cut 1", whole))
+        networks.append(_of_row(row, f"{CUT}1", whole))
     return next((size for size in SIZES if size.key == key), SIZES[0]), networks
 
 

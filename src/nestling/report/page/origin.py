@@ -32,7 +32,8 @@ def origin_section(record: Mapping[str, Any], recipe: Recipe, notes: tuple[str, 
         element("div", element("h3", "Data and network"), html_table(["what", "value"], _about(record), names=2)),
         element("div", element("h3", "Versions"), html_table(["what", "value"], _versions(made_by), names=2)),
     ]
-    lines = [element("h3", "Commands"), *([code(command)] if command else []), code(made_here)]
+    lines = [element("h3", "The page was made by"), code(made_here)]
+    lines = [element("h3", "The run was begun by"), code(command), *lines] if command else lines
     said = element("ul", [element("li", note) for note in notes], class_="notes") if notes else []
     return section(
         "origin",

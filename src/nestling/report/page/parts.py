@@ -19,9 +19,8 @@ def figure(
 ) -> Html:
     """A picture with its title, what it shows, and the table of its numbers."""
     caption = element("figcaption", element("h3", title), element("p", about))
-    return element(
-        "figure", caption, *content, [] if numbers is None else folded(f"Numbers: {title}", numbers), class_=class_
-    )
+    below = [] if numbers is None else folded(f"Numbers: {title}", numbers)
+    return element("figure", caption, element("div", *content, below, class_="body"), class_=class_)
 
 
 def folded(summary: str, *content: Content) -> Html:

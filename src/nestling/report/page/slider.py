@@ -25,7 +25,12 @@ def slider(cost: str, words: Sequence[str], ends: Sequence[str], first: int) -> 
         "div",
         element("label", f"Budget: {cost}", for_="budget"),
         element("span", ends[0], class_="end", aria_hidden="true"),
-        control,
+        element(
+            "div",
+            control,
+            element("div", [element("i") for _ in words], class_="ticks", aria_hidden="true"),
+            class_="track-of-slider",
+        ),
         element("span", ends[-1], class_="end", aria_hidden="true"),
         following("budget", words[first], "output"),
         element("span", about, id="budget-about", class_="hidden"),

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from nestling.delivery import PROGRAM_FILE
 from nestling.markup import Html, element, html
-from nestling.report.page.networks import Choice, Network
+from nestling.report.page.networks import CUT, UNDER, Choice, Network
 from nestling.report.page.parts import code, following, section
+from nestling.search import CURVE_FILE
 
 
 def out_section(folder: Path, words: str, choice: Choice) -> Html:
@@ -22,16 +24,23 @@ def out_section(folder: Path, words: str, choice: Choice) -> Html:
 
 def commands_of(network: Network, folder: Path, words: str) -> dict[str, str]:
     """What to write for a network, by the key of each step."""
-    small = folder / f"small-{network.cost.params}"
-    cut = ", ".join(f"{name!r}: {width}" for name, width in network.cut.widths)
+    program = folder / f"small-{network.cost.params}" / PROGRAM_FILE
+    trusted = ", trust=True" if words.endswith(" --trust") else ""
+    given = network.taken_by
+    lines = ["import nestling as nl", "", f"run = nl.open_run({str(folder)!r}{trusted})"]
+    if given.startswith(UNDER):
+        lines[1:1] = ["from pathlib import Path"]
+        curve = f"nl.Curve.read(Path({str(folder / CURVE_FILE)!r}))"
+        lines.append(f"cut = {curve}.under({given.removeprefix(UNDER)})")
+    else:
+        lines.append(f"cut = {given.removeprefix(CUT)}")
+    lines += ["answers = nl.predict(run.nested, inputs, cut=cut)  # probabilities, with their uncertainty"]
+    lines += ["small = nl.extract(run.nested, cut)  # a plain module"]
+    load = f"network = torch.export.load({str(program)!r}).module()"
     return {
-        "extract": f"nestling extract {words} {network.taken_by}",
-        "run-small": f"import torch\n\nnetwork = torch.export.load({str(small / 'network.pt2')!r}).module()\noutputs = network(inputs)",
-        "in-python": (
-            f"import nestling as nl\n\nrun = nl.open_run({str(folder)!r})\ncut = {{{cut}}}\n"
-            "answers = nl.predict(run.nested, inputs, cut=cut)  # probabilities and uncertainty\n"
-            "small = nl.extract(run.nested, cut)  # a plain module"
-        ),
+        "extract": f"nestling extract {words} {given}",
+        "run-small": f"import torch\n\n{load}\noutputs = network(inputs)",
+        "in-python": "\n".join(lines),
     }
 
 

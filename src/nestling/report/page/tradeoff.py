@@ -16,6 +16,8 @@ from nestling.running import Cost
 
 LEVEL_OF_A_GUESS = 0.5
 """The AUROC of a guess."""
+HALF = 0.5
+"""The share of the whole network's cost at which the answer in short also gives the quality."""
 MOST_SERIES = len(MARKERS)
 """No picture has more lines: there are so many ways to draw one that can be told apart without colour."""
 
@@ -68,7 +70,7 @@ def tradeoff_section(choice: Choice, layers: Sequence[Layer], others: Sequence[O
         )
         for key, name, about, values in shown
     ]
-    rows = [(own.name, own.kept[choice.first], own.total, "(always whole)" if own.is_whole else "") for own in layers]
+    rows = [(own.name, own.kept[choice.first], own.total, "always whole" if own.is_whole else "") for own in layers]
     return section(
         "size",
         "How small can I go?",
@@ -87,12 +89,15 @@ def small_answer(choice: Choice) -> str:
     if before is None or after is None:
         return f"{len(choice.networks)} networks, none of them scored: see the notes at the end of this page."
     if small is whole:
-        return f"Every smaller network loses more than the margin: the whole one has {metric.name} {metric.written(before)}."
-    share = (size.of(small.cost) or 0.0) / (size.of(whole.cost) or 1.0)
-    return (
-        f"To {share:.0%} of the {size.name}: {metric.name} {metric.written(after)}, "
-        f"against {metric.written(before)} for the whole network."
-    )
+        return f"No smaller network is as good: the whole one has {metric.name} {metric.written(before)}."
+    most = size.of(whole.cost) or 1.0
+    shares = [(size.of(network.cost) or 0.0) / most for network in choice.networks]
+    words = f"To {shares[choice.first]:.0%} of the {size.name}: {metric.name} {metric.written(after)}, "
+    words += f"against {metric.written(before)} for the whole network."
+    half = max((number for number, share in enumerate(shares) if share <= HALF), default=None)
+    if half is None or half >= choice.first:
+        return words
+    return f"{words} At {shares[half]:.0%} it is {metric.written(metric.of(choice.networks[half].scores))}."
 
 
 def _curves(choice: Choice, others: Sequence[OtherNetworks], source: str) -> Html:
@@ -108,7 +113,7 @@ def _curves(choice: Choice, others: Sequence[OtherNetworks], source: str) -> Htm
         if AUROC.of(choice.networks[-1].scores) is None:
             panels.append(element("div", element("h4", AUROC.name), empty(NO_FOREIGN), class_="panel"))
         rows.append(element("div", panels, class_="panels", data_cost=size.key, hidden=not is_first))
-    entries = [("this run, with its 95 % interval", MARKERS[0], "s0", "")]
+    entries = [("this run, with its 95% interval", MARKERS[0], "s0", "")]
     entries += looks(others, first=1)
     choosing = element("fieldset", element("legend", "Over"), buttons, class_="choices")
     table = table_of([(network.name, network.cost, network.scores) for network in choice.networks], others)
@@ -148,7 +153,13 @@ def _panel(choice: Choice, metric: Metric, size: Size, others: Sequence[OtherNet
 
 
 def panel(
-    metric: Metric, size: Size, frame: Frame, series: Sequence[OtherNetworks], over: Sequence[Html] = (), *, first: int = 0
+    metric: Metric,
+    size: Size,
+    frame: Frame,
+    series: Sequence[OtherNetworks],
+    over: Sequence[Html] = (),
+    *,
+    first: int = 0,
 ) -> Html:
     """A picture of a score over a cost; the looks of the series begin with number ``first``."""
     parts = [frame.drawn()]
