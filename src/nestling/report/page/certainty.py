@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nestling.markup import Html, element, html, html_table
 from nestling.report.page.axes import Axis, linear_axis, percents, plain
-from nestling.report.page.drawing import WIDTH, Frame, marker, path, picture, rectangle, text
+from nestling.report.page.drawing import HEIGHT, WIDTH, Frame, marker, path, picture, rectangle, text
 from nestling.report.page.measuring import Answers, Measured
 from nestling.report.page.metrics import AUROC, ECE, is_number
 from nestling.report.page.networks import Choice
@@ -19,6 +19,12 @@ NUM_BARS = 24
 _LARGEST, _LEAST = 9.0, 2.2
 """The radius of a point of a reliability diagram that has all examples, and of one that has next to none."""
 _NAMES = {"entropy": "entropy, nats", "std": "standard deviation"}
+RELIABILITY = """\
+Confidence against the share of right answers. On the diagonal both agree; below it the network is too sure of itself.
+A larger point has more examples."""
+_ORIGIN = """\
+Aleatoric uncertainty lies in the data and stays, however much is learned. Epistemic uncertainty lies in the weights:
+more data would lower it."""
 _NOTHING = "No data was at hand when this page was made: see the notes at its end."
 
 
@@ -30,8 +36,7 @@ def certainty_section(choice: Choice, foreign_name: str) -> Html:
     figures = [
         figure(
             "Is it as often right as it says?",
-            "Confidence against the share of right answers. On the diagonal both agree; below it the network is too sure "
-            "of itself. A larger point has more examples.",
+            RELIABILITY,
             by_network(
                 [reliability(f"reliability-{n}", own.scores, own.measured) for n, own in enumerate(choice.networks)],
                 choice.first,
@@ -44,8 +49,7 @@ def certainty_section(choice: Choice, foreign_name: str) -> Html:
         ),
         figure(
             "Where does its uncertainty come from?",
-            "Aleatoric uncertainty lies in the data and stays, however much is learned. Epistemic uncertainty lies in the "
-            "weights: more data would lower it.",
+            _ORIGIN,
             by_network(_origins(there, foreign_name), choice.first) if whole else empty(_NOTHING),
         ),
     ]
@@ -102,7 +106,7 @@ def _points(scores: Mapping[str, Any]) -> list[tuple[float, float, float]]:
     if isinstance(curve, Mapping):
         columns = [curve.get(key) for key in ("confidence", "accuracy", "count")]
         if all(isinstance(column, list | tuple) and all(map(is_number, column)) for column in columns):
-            return [(float(a), float(b), float(n)) for a, b, n in zip(*columns, strict=False) if n > 0]  # type: ignore[arg-type]
+            return [(float(a), float(b), float(n)) for a, b, n in zip(*columns, strict=False) if n > 0]
     intervals = scores.get("intervals")
     if isinstance(intervals, Mapping) and all(map(is_number, intervals.values())):
         found = [(float(nominal), float(share), 1.0) for nominal, share in intervals.items()]
@@ -112,7 +116,8 @@ def _points(scores: Mapping[str, Any]) -> list[tuple[float, float, float]]:
 
 def _histogram_about(measured: Sequence[Measured], foreign_name: str) -> str:
     if measured and measured[0].foreign is not None:
-        return f"Each side adds up to 100%: test data above the line, {foreign_name} below it. The less they overlap, the better."
+        sides = f"test data above the line, {foreign_name} below it"
+        return f"Each side adds up to 100%: {sides}. The less they overlap, the better."
     return "Each side adds up to 100%: right answers above the line, wrong ones below it."
 
 
@@ -177,7 +182,7 @@ def _histogram(
     cells = [
         [
             f"{float(edges[n]):.2f} to {float(edges[n + 1]):.2f}",
-            *("–" if s is None else f"{100 * float(s[n]):.1f}%" for s in shares),
+            *("-" if s is None else f"{100 * float(s[n]):.1f}%" for s in shares),
         ]
         for n in range(NUM_BARS)
     ]
@@ -209,8 +214,8 @@ def _means(measured: Measured, foreign_name: str) -> list[tuple[str, int, float,
 
 
 def _origin(name: str, means: Sequence[tuple[str, int, float, float]], most: float) -> Html:
-    room, left, right = 58.0, 4.0, WIDTH - 60.0
-    height = room * len(means) + 12
+    left, right = 4.0, WIDTH - 60.0
+    room = min(80.0, (HEIGHT - 10.0) / max(1, len(means)))
     parts = []
     for number, (label, count, aleatoric, epistemic) in enumerate(means):
         y = room * number + 8
@@ -222,7 +227,7 @@ def _origin(name: str, means: Sequence[tuple[str, int, float, float]], most: flo
     entries = [("aleatoric", "box", "known", ""), ("epistemic", "box", "unknown", "")]
     cells = [[label, f"{count:,}", f"{a:.3g}", f"{e:.3g}", f"{a + e:.3g}"] for label, count, a, e in means]
     numbers = html_table(["answers", "number", "aleatoric", "epistemic", "sum"], cells)
-    drawn = picture(name, "Mean aleatoric and epistemic uncertainty", parts, height=height)
+    drawn = picture(name, "Mean aleatoric and epistemic uncertainty", parts)
     return html(legend(entries), drawn, _numbers(numbers))
 
 

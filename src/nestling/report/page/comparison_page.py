@@ -8,9 +8,10 @@ from nestling.markup import Html, element, html_table
 from nestling.report.page.axes import finite
 from nestling.report.page.document import document, summary
 from nestling.report.page.drawing import chosen
-from nestling.report.page.learned import by_width, lines_figure
+from nestling.report.page.learned import by_width, lines_figure, log_line
 from nestling.report.page.metrics import AUROC, ECE, NLL, SIZES, Metric, quality_of
 from nestling.report.page.networks import thinned
+from nestling.report.page.origin import short
 from nestling.report.page.parts import code, empty, figure, following, legend, section
 from nestling.report.page.pruning_page import PruningRecord
 from nestling.report.page.run_page import Report
@@ -35,7 +36,7 @@ def comparison_page(reports: Sequence[Report], prunings: Sequence[PruningRecord]
     first = len(budgets) - 1
     words = [_words(series, budget, metric) for budget in budgets]
     best = [_under(one, budgets[first], metric) for one in series]
-    answer = _answer(series, best, metric)
+    answer = _answer(reports, series, best, metric)
     cards = [
         ("size", "Which is better at a size?", answer),
         ("learned", "How did they learn?", f"{len(reports)} runs, epoch by epoch."),
@@ -95,7 +96,7 @@ def _columns(metric: Metric) -> list[Metric]:
 def _cells(point: Point | None, metric: Metric) -> list[str]:
     """The figures of a network, in the columns of the table."""
     if point is None:
-        return ["–"] * (len(_columns(metric)) + len(SIZES))
+        return ["-"] * (len(_columns(metric)) + len(SIZES))
     price, scores = point
     return [
         *(own.written(own.of(scores)) for own in _columns(metric)),
@@ -113,7 +114,9 @@ def _words(series: Sequence[OtherNetworks], budget: float, metric: Metric) -> di
     return words
 
 
-def _answer(series: Sequence[OtherNetworks], best: Sequence[int | None], metric: Metric) -> str:
+def _answer(
+    reports: Sequence[Report], series: Sequence[OtherNetworks], best: Sequence[int | None], metric: Metric
+) -> str:
     found = [
         (value if metric.higher_is_better else -value, one.label, value)
         for one, number in zip(series, best, strict=True)
@@ -121,6 +124,8 @@ def _answer(series: Sequence[OtherNetworks], best: Sequence[int | None], metric:
     ]
     if not found:
         return "None of them has scores."
+    if len({str(report.run.data.get("fingerprint")) for report in reports}) > 1:
+        return "They were trained on different data, so that their scores are not of the same task."
     _, name, value = max(found)
     return f"Without a limit {name} has the best {metric.name}, {metric.written(value)}; the slider sets a limit."
 
@@ -178,18 +183,20 @@ def _curves(series: Sequence[OtherNetworks], metric: Metric, budgets: Sequence[f
 
 
 def _training(reports: Sequence[Report]) -> Html:
-    """The validation of the widest cut of each run, epoch by epoch."""
-    lines, metric = {}, NLL
+    """The validation of the widest cut of each run, and its loss, epoch by epoch."""
+    lines, losses, metric = {}, {}, NLL
     for report in reports:
         own, metric = by_width(report.run.log)
         if own:
             lines[report.title] = own[max(own, key=_fraction)]
+            losses[report.title] = log_line(report.run.log, "nll")
     if not lines:
         return empty("No run has a log.")
-    drawn = lines_figure(
-        f"Validation {metric.name}", "One line per run.", "runs", lines, metric.on_axis, metric.written
-    )
-    return element("div", drawn, class_="columns")
+    title, about = f"Validation {metric.name}", "Of the widest cut of each run."
+    quality = lines_figure(title, about, "runs", lines, metric.on_axis, metric.written)
+    title, about = "Loss of the training data", "Negative log-likelihood, in nats."
+    loss = lines_figure(title, about, "losses", losses, NLL.on_axis, NLL.written)
+    return element("div", quality, loss, class_="columns")
 
 
 def _fraction(name: str) -> float:
@@ -205,10 +212,10 @@ def _differences(reports: Sequence[Report]) -> Html:
         return empty("There is no run among them.")
     rows: dict[str, list[str]] = {}
     for entry in fields(Recipe):
-        rows[entry.name] = [str(getattr(report.run.recipe, entry.name)) for report in reports]
+        rows[entry.name] = [short(getattr(report.run.recipe, entry.name)) for report in reports]
     rows["data"] = [str(report.run.data.get("name")) for report in reports]
-    rows["network"] = [str(_described(report).get("model")) for report in reports]
-    rows["nested with"] = [str(_described(report).get("nest")) for report in reports]
+    for key, name in (("model", "network"), ("nest", "nested with")):
+        rows[name] = [short(_described(report).get(key)) for report in reports]
     different = [[name, *values] for name, values in rows.items() if len(set(values)) > 1]
     if not different:
         return empty("They were made by the same recipe, from the same data and network.")

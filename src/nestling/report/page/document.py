@@ -19,7 +19,7 @@ def document(title: str, subtitle: str, sections: Sequence[Html], data: Mapping[
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        element("title", f"{title} – nestling report"),
+        element("title", f"{title}: nestling report"),
         Html(f"<style>{_file('page.css')}</style>"),
     )
     top = element(

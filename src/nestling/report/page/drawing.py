@@ -100,7 +100,7 @@ def bounds(low: Point, high: Point, class_: str) -> Html:
 
 
 def chosen(points: Sequence[Point | None], top: float = TOP, bottom: float = HEIGHT - BOTTOM) -> Html:
-    """The mark of the chosen network, which the script moves: its places are one per network, none where it has none."""
+    """The mark of the chosen network, which the script moves: one place per network, or none."""
     places = " ".join("-" if at is None else f"{at[0]:.1f},{at[1]:.1f}" for at in points)
     ring = element("circle", cx=0, cy=0, r=8)
     return element(

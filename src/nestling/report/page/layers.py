@@ -49,9 +49,9 @@ def layers_at(nested: Nested, cuts: Sequence[Cut]) -> list[Layer]:
 
 
 def layers_figure(rows: Sequence[tuple[str, int, int, str]], unit: str, *below: Html, numbered: bool) -> Html:
-    """Layers as bars that are filled as far as they are kept: (name, kept, total, remark); a table as well as a picture.
+    """Layers as bars that are filled as far as they are kept, in a table.
 
-    ``numbered`` bars follow the chosen network.
+    A row is (name, kept, total, remark). ``numbered`` bars follow the chosen network.
     """
     most = max((total for _, _, total, _ in rows), default=1)
     lines = []
@@ -62,12 +62,9 @@ def layers_figure(rows: Sequence[tuple[str, int, int, str]], unit: str, *below: 
         )
         words = kept_words(kept, total)
         count = following(f"layer-{number}", words) if numbered else words
-        note = element("span", f" {remark}", class_="note") if remark else ""
-        cells = (
-            element("th", name, scope="row"),
-            element("td", count, note, class_="number"),
-            element("td", track, class_="bar"),
-        )
+        note = element("span", remark, class_="note") if remark else ""
+        bar = element("td", element("div", track, note), class_="bar")
+        cells = element("th", name, scope="row"), element("td", count, class_="number"), bar
         lines.append(element("tr", *cells, data_layer=str(number) if numbered else None))
     heads = ("layer", None), (f"{unit} kept", "number"), ("", None)
     head = element("tr", *(element("th", words, scope="col", class_=look) for words, look in heads))

@@ -93,19 +93,20 @@ def training_figures(log: Log, prefix: str = "log") -> list[Html]:
     if not epochs:
         return [figure("Training", "The run has no log.", empty("log.jsonl has no line that belongs to this run."))]
     lines, metric = by_width(log)
-    title = f"Validation {metric.name} by width"
+    several = len(lines) > 1
+    title = f"Validation {metric.name}{' by width' if several else ''}"
     found = [
         lines_figure(
             title,
-            "One line per cut, from the narrowest on.",
+            "One line per cut, from the narrowest on." if several else "After each epoch.",
             f"{prefix}-by-width",
-            lines,
+            {f"cut {name}": own for name, own in lines.items()},
             metric.on_axis,
             metric.written,
         )
     ]
     for key, title, about in _OTHERS:
-        points = [(float(line["epoch"]), float(line[key])) for line in log if is_number(line.get(key))]
+        points = log_line(log, key)
         if points and any(value for _, value in points):
             found.append(lines_figure(title, about, f"{prefix}-{key}", {title: points}, _short, _short))
     figures = _figures_of(log)
@@ -151,6 +152,12 @@ def by_width(log: Log) -> tuple[dict[str, list[tuple[float, float]]], Metric]:
     return {}, QUALITIES[-1]
 
 
+def log_line(log: Log, key: str) -> list[tuple[float, float]]:
+    """The values that a log has under a key, epoch by epoch."""
+    found = [line for line in log if is_number(line.get(key)) and is_number(line.get("epoch"))]
+    return [(float(line["epoch"]), float(line[key])) for line in found]
+
+
 def _figures_of(log: Log) -> dict[str, list[tuple[float, float]]]:
     """The figures that the caller of ``train`` had computed, such as the sparsity of a pruning."""
     lines: dict[str, list[tuple[float, float]]] = {}
@@ -179,11 +186,10 @@ def lines_figure(
         every = max(1, len(places) // 12)
         parts.append(path(places, f"line s{number}", DASHES[number]))
         parts += [marker(MARKERS[number], at, f"mark s{number}", 3.2) for at in [*places[:-1:every], places[-1]]]
-        label = f"cut {own}" if len(lines) > 1 else own
-        entries.append((label, MARKERS[number], f"s{number}", DASHES[number]))
+        entries.append((own, MARKERS[number], f"s{number}", DASHES[number]))
     epochs = sorted({epoch for own in lines.values() for epoch, _ in own})
     values = {own: dict(points) for own, points in lines.items()}
-    rows = [[plain(e), *(written(values[own][e]) if e in values[own] else "–" for own in names)] for e in epochs]
+    rows = [[plain(e), *(written(values[own][e]) if e in values[own] else "-" for own in names)] for e in epochs]
     numbers = html_table(["epoch", *names], rows)
     drawn = picture(name, title, parts)
     key = legend(entries) if len(entries) > 1 else html()

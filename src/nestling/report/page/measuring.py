@@ -56,7 +56,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Measured:
-    """The scores of a network, as ``evaluate`` gives them, and its answers; ``calibrated`` has them with a temperature."""
+    """The scores of a network, as ``evaluate`` gives them, and its answers; ``calibrated``: with a temperature."""
 
     scores: Scores
     known: Answers
@@ -100,13 +100,12 @@ def measure(
 
 def _answers(prediction: Prediction, target: Tensor | None) -> Answers:
     uncertainty = next(iter(prediction.unfamiliarity().values()))
-    parts = [
-        part.flatten(1).mean(1) if part.ndim > 1 else part for part in (prediction.aleatoric, prediction.epistemic)
-    ]
+    both = prediction.aleatoric, prediction.epistemic
+    aleatoric, epistemic = (part.flatten(1).mean(1) if part.ndim > 1 else part for part in both)
     if not isinstance(prediction, ClassPrediction) or prediction.labels.ndim > 1:
-        return Answers(uncertainty, *parts)
+        return Answers(uncertainty, aleatoric, epistemic)
     right = None if target is None else prediction.labels == target
-    return Answers(uncertainty, *parts, right, prediction.log_probs)
+    return Answers(uncertainty, aleatoric, epistemic, right, prediction.log_probs)
 
 
 def _joined(batches: list[Answers]) -> Answers:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from nestling.report.page.axes import count, milliseconds, num_bytes, percents, plain
 from nestling.running import Cost
@@ -25,7 +25,7 @@ class Metric:
         return float(value) if is_number(value) else None
 
     def bounds_of(self, scores: Mapping[str, Any]) -> tuple[float, float] | None:
-        """The score's interval over the test set, if it was measured; of both areas it is that of the first detection."""
+        """The score's interval over the test set, if it was measured; of both areas, that of the first detection."""
         bounds = scores.get("bounds")
         if self.key in ("auroc", "aupr"):
             by = scores.get("by")
@@ -39,7 +39,7 @@ class Metric:
     def written(self, value: float | None) -> str:
         """The score as text."""
         if value is None:
-            return "–"
+            return "-"
         return f"{100 * value:.1f}%" if self.is_share else f"{value:.3g}"
 
     def on_axis(self, value: float) -> str:
@@ -82,7 +82,7 @@ class Size:
 
     def written(self, value: float | None) -> str:
         """The cost as text, with its unit."""
-        return "–" if value is None else f"{self.write(value)} {self.unit}".strip()
+        return "-" if value is None else f"{self.write(value)} {self.unit}".strip()
 
 
 SIZES = (
@@ -98,6 +98,6 @@ def quality_of(scores: Mapping[str, Any]) -> Metric:
     return next((metric for metric in QUALITIES if metric.of(scores) is not None), NLL)
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether a value that a file may hold is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -34,14 +34,15 @@ def origin_section(record: Mapping[str, Any], recipe: Recipe, notes: tuple[str, 
     ]
     lines = [element("h3", "The page was made by"), code(made_here)]
     lines = [element("h3", "The run was begun by"), code(command), *lines] if command else lines
-    said = element("ul", [element("li", note) for note in notes], class_="notes") if notes else []
+    items = element("ul", [element("li", note) for note in notes], class_="notes")
+    said = [element("h3", "Notes"), items] if notes else []
     return section(
         "origin",
         "Where does it come from?",
         "The recipe, the data, the versions and the commands, to make it again.",
         element("div", described, class_="columns"),
         *lines,
-        [element("h3", "Notes"), said] if notes else [],
+        said,
     )
 
 
@@ -57,7 +58,7 @@ def command_of(made_by: Mapping[str, Any]) -> str:
 def _entries(recipe: Recipe) -> list[tuple[str, str, str]]:
     default = Recipe()
     return [
-        (field.name, _short(getattr(recipe, field.name)), _short(getattr(default, field.name)))
+        (field.name, short(getattr(recipe, field.name)), short(getattr(default, field.name)))
         for field in fields(Recipe)
     ]
 
@@ -78,25 +79,25 @@ def _about(record: Mapping[str, Any]) -> list[list[str]]:
         "weights": nest.get("weights") or "plain",
         "kinds": nest.get("kinds"),
     }
-    return [[name, _short(value)] for name, value in rows.items() if value not in (None, [], {})]
+    return [[name, short(value)] for name, value in rows.items() if value not in (None, [], {})]
 
 
 def _versions(made_by: Mapping[str, Any]) -> list[list[str]]:
     names = ("nestling", "torch", "numpy", "python", "threads", "processes")
-    return [[name, _short(made_by[name])] for name in names if name in made_by]
+    return [[name, short(made_by[name])] for name in names if name in made_by]
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
     """A value as text of limited length."""
     if isinstance(value, list | tuple):
         text = ", ".join(map(str, value))
     elif isinstance(value, Mapping):
         text = ", ".join(
-            f"{name}={item if isinstance(item, str) else json.dumps(item)}" for name, item in value.items()
+            f"{name}={item if isinstance(item, str) else json.dumps(item, default=str)}" for name, item in value.items()
         )
     else:
         text = str(value)

@@ -9,11 +9,11 @@ from nestling.delivery import ABOUT_FILE, PROGRAM_FILE
 from nestling.errors import NestlingError, RunError
 from nestling.markup import Html, element, html_table
 from nestling.pruning import PRUNED_FILE
-from nestling.report.page.certainty import reliability
+from nestling.report.page.certainty import RELIABILITY, reliability
 from nestling.report.page.document import document, summary
 from nestling.report.page.layers import layers_figure
 from nestling.report.page.learned import training_figures
-from nestling.report.page.metrics import ECE, NLL, SIZES, Metric, is_number, quality_of
+from nestling.report.page.metrics import ECE, NLL, QUALITIES, SIZES, Metric, is_number, quality_of
 from nestling.report.page.origin import origin_section
 from nestling.report.page.parts import code, empty, figure, section, tile
 from nestling.report.page.tradeoff import OtherNetworks
@@ -36,7 +36,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class PruningRecord:
-    """What ``nestling prune`` wrote to a folder: its method, costs before and after, layers, and scores on test data."""
+    """What ``nestling prune`` wrote to a folder: its method, costs before and after, layers, and test scores."""
 
     folder: Path
     method: str
@@ -72,7 +72,7 @@ class PruningRecord:
     @property
     def series(self) -> OtherNetworks:
         """The pruned network as a point on the axes of a run."""
-        return OtherNetworks(f"pruned: {self.folder.resolve().name} ({self.method})", [(self.after, dict(self.scores))])
+        return OtherNetworks(f"{self.folder.resolve().name} (pruned, {self.method})", [(self.after, dict(self.scores))])
 
 
 def is_pruning(folder: Path) -> bool:
@@ -91,16 +91,15 @@ def pruning_page(record: PruningRecord, made_here: str) -> str:
         ("out", "How do I get it out?", f"It is in the folder: {PROGRAM_FILE}."),
     ]
     curve = reliability("reliability", record.scores, None)
-    words = (
-        "Confidence against the share of right answers. On the diagonal both agree. A larger point has more examples."
-    )
     sections = [
         section("size", "How small did it get?", small, _tiles(record, metric), _layers(record)),
         section(
             "sure",
             "How sure is it?",
             sure,
-            element("div", figure("Is it as often right as it says?", words, curve), class_="columns"),
+            element(
+                "div", figure("Is it as often right as it says?", RELIABILITY, curve), _scores(record), class_="columns"
+            ),
         ),
         section("learned", "How did it get there?", _learned_answer(record), *_training(record)),
         section(
@@ -121,7 +120,7 @@ def _small_answer(record: PruningRecord) -> str:
 
 
 def _sure_answer(record: PruningRecord, metric: Metric) -> str:
-    words = f"{metric.name} {metric.written(metric.of(record.scores))} on test data"
+    words = f"On test data it has {metric.name} {metric.written(metric.of(record.scores))}"
     ece = ECE.of(record.scores)
     return f"{words}; confidence is off by {ECE.written(ece)} on average." if ece is not None else f"{words}."
 
@@ -143,8 +142,21 @@ def _tiles(record: PruningRecord, metric: Metric) -> Html:
     return element("dl", [tile(*entry) for entry in found], class_="tiles")
 
 
+def _scores(record: PruningRecord) -> Html:
+    """The scores as a table."""
+    rows = []
+    for score in (*QUALITIES, ECE):
+        value, limits = score.of(record.scores), score.bounds_of(record.scores)
+        if value is not None:
+            between = "-" if limits is None else f"{score.written(limits[0])} to {score.written(limits[1])}"
+            rows.append([score.name, score.written(value), between])
+    count = record.scores.get("count")
+    about = f"Over {count:,} test examples." if isinstance(count, int) else "Over the test examples."
+    return figure("Scores", about, html_table(["score", "value", "95% interval"], rows))
+
+
 def _layers(record: PruningRecord) -> Html:
-    rows = [(own.name, own.kept, own.total, f"({own.kept / own.total:.1%})") for own in record.layers]
+    rows = [(own.name, own.kept, own.total, f"{own.kept / own.total:.1%}") for own in record.layers]
     left = (
         html_table(["not pruned", "why"], [list(item) for item in record.left.items()], names=2) if record.left else ""
     )
@@ -172,7 +184,7 @@ def _commands(record: PruningRecord) -> list[Html]:
         )
     if weights.exists():
         lines.append(
-            f"import nestling as nl\n\nnetwork = nl.load_pruned({str(weights)!r}, module)  # module: built as before pruning"
+            f"import nestling as nl\n\nnetwork = nl.load_pruned({str(weights)!r}, module)  # module: as before pruning"
         )
     return [code(text) for text in lines] or [empty("The folder has neither the program nor the weights.")]
 

@@ -185,11 +185,8 @@ def frame_of(metric: Metric, size: Size, series: Sequence[OtherNetworks], values
     heights += [LEVEL_OF_A_GUESS] if metric is AUROC else []
     within = (0.0, 1.0 if metric.is_share else math.inf)
     label = f"{size.name}, {size.unit}" if size.key == "latency_ms" else size.name
-    if min(costs, default=0.0) > 0:
-        x = log_axis(label, costs, size.write)
-    else:
-        x = linear_axis(label, costs, size.write)
-    return Frame(x, linear_axis(metric.name, heights, metric.on_axis, within=within))
+    make = log_axis if min(costs, default=0.0) > 0 else linear_axis
+    return Frame(make(label, costs, size.write), linear_axis(metric.name, heights, metric.on_axis, within=within))
 
 
 def _own_line(
