@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from nestling.errors import ArgumentError, NestlingError, RunError
+from nestling.markup import card, html_table
 from nestling.prediction import Calibration, likelihood_for
 from nestling.reading import Cut, make_cut
 from nestling.running import Nested
@@ -46,6 +47,16 @@ class Run:
         source = self.data.get("name") or "data of yours"
         calibrated = f"{len(self.calibrations)} calibrated cuts"
         return f"Run({place}: {source}, {self.likelihood}, epoch {len(self.log)} of {self.recipe.epochs}; {calibrated})"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name, scores in (self.log[-1].get("validation", {}) if self.log else {}).items():
+            fitted = self.calibration(float(name.partition(",")[0]))
+            temperature = "-" if fitted is None else f"{fitted.temperature:.3f}"
+            values = ["-" if scores.get(key) is None else f"{scores[key]:.4f}" for key in ("accuracy", "nll")]
+            rows.append([name, *values, temperature])
+        table = html_table(["cut", "validation accuracy", "validation NLL", "temperature"], rows, styled=True)
+        return card("Run", repr(self), table)
 
     def calibration(self, cut: Any) -> Calibration | None:  # noqa: ANN401
         """The calibration that was fitted at a cut, if there is one."""
