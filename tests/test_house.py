@@ -28,17 +28,8 @@ FLOORS = [
     {"running"},
     {"reading"},
     {"distributions"},
-    {
-        "arguments",
-        "kept_until_written",
-        "markup",
-        "processes",
-        "runtime",
-        "seeding",
-        "tables",
-        "tensor_arguments",
-        "version",
-    },
+    {"arguments", "kept_until_written", "processes", "runtime", "seeding", "tables", "tensor_arguments", "version"},
+    {"markup"},
     {"errors", "launch", "lazily", "torch_parts"},
 ]
 MODULES = sorted(SOURCE.rglob("*.py"))

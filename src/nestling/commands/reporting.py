@@ -16,6 +16,7 @@ from nestling.errors import ArgumentError, NestlingError
 from nestling.reading import Cut, make_cut
 from nestling.report import (
     PAGE_FILE,
+    OtherNetworks,
     PruningRecord,
     Report,
     Sample,
@@ -91,7 +92,7 @@ def _report(folder: Path, asked: Asked, prunings: Sequence[PruningRecord]) -> Re
         _sample(run, asked, notes),
         curve=_curve(run, words, notes),
         saved=_saved_scores(run, notes),
-        others=[pruning.series for pruning in prunings],
+        others=_others(prunings),
         notes=notes,
         samples=asked.samples,
         quiet=False,
@@ -117,6 +118,11 @@ def _curve(run: Run, words: str, notes: list[str]) -> Curve | None:
     except NestlingError as error:
         notes.append(f"The networks are those at the cuts of the recipe. {error}")
         return None
+
+
+def _others(prunings: Sequence[PruningRecord]) -> list[OtherNetworks]:
+    """What stands beside the networks of a run on its page."""
+    return [pruning.series for pruning in prunings]
 
 
 def _saved_scores(run: Run, notes: list[str]) -> dict[Cut, Mapping[str, Any]]:

@@ -67,17 +67,14 @@ class Curve:
 
     def _repr_html_(self) -> str:
         whole = max(self.rows, key=lambda row: row.cut.num_blocks)
-        rows = [
-            [
-                percent(row.cut.share_of(whole.cut)),
-                html(bar(row.cost / (whole.cost or 1.0)), f" {row.cost:.4g}"),
-                *map(thousands, (row.params, row.macs, row.bytes)),
-                f"{row.score:.4f}",
-                f"{-row.log_likelihood:.4f}",
-            ]
-            for row in self.rows
-        ]
-        header = ["kept", self.cost, "parameters", "multiply-adds", "bytes", "score", "NLL"]
+        header = ["kept", "parameters", "multiply-adds", "bytes", "ms", "score", "NLL"]
+        rows = []
+        for row in self.rows:
+            share = row.cut.share_of(whole.cut)
+            sizes = [thousands(size) for size in (row.params, row.macs, row.bytes)]
+            ms = "-" if row.latency_ms is None else f"{row.latency_ms:.3g}"
+            quality = [f"{row.score:.4f}", f"{-row.log_likelihood:.4f}"]
+            rows.append([html(bar(share), f" {percent(share)}"), *sizes, ms, *quality])
         return card("Curve", repr(self), html_table(header, rows, styled=True))
 
     def under(self, **budget: float | str) -> Cut:

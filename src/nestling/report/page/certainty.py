@@ -24,7 +24,7 @@ Confidence against the share of right answers. On the diagonal both agree; below
 A larger point has more examples."""
 _ORIGIN = """\
 Aleatoric uncertainty lies in the data and stays, however much is learned. Epistemic uncertainty lies in the weights:
-more data would lower it."""
+more data would lower it. Numbers are means, in {unit}."""
 _NOTHING = "No data was at hand when this page was made: see the notes at its end."
 
 
@@ -49,7 +49,7 @@ def certainty_section(choice: Choice, foreign_name: str) -> Html:
         ),
         figure(
             "Where does its uncertainty come from?",
-            _ORIGIN,
+            _ORIGIN.format(unit="variances" if "intervals" in choice.networks[-1].scores else "nats"),
             by_network(_origins(there, foreign_name), choice.first) if whole else empty(_NOTHING),
         ),
     ]

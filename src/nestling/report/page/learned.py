@@ -36,7 +36,7 @@ def learned_answer(nested: Nested, log: Log) -> str:
     orders = nested.orders
     if not orders:
         return f"{epochs} of training; no group has an order."
-    expected = sum(float(order.expected_width()) for order in orders.values())
+    expected = sum(float(order.expected_width().detach()) for order in orders.values())
     total = sum(order.num_blocks for order in orders.values())
     where = f"in {len(orders)} group{'' if len(orders) == 1 else 's'}"
     if not _is_learned(nested):

@@ -70,9 +70,17 @@ class PruningRecord:
         return cls(folder, *about, before, after, layers, saved["test"], left, logs, record)
 
     @property
+    def data(self) -> Mapping[str, Any]:
+        """What is on record of the data."""
+        about = self.record.get("data")
+        return about if isinstance(about, Mapping) else {}
+
+    @property
     def series(self) -> OtherNetworks:
         """The pruned network as a point on the axes of a run."""
-        return OtherNetworks(f"{self.folder.resolve().name} (pruned, {self.method})", [(self.after, dict(self.scores))])
+        where = self.data.get("name") or "data of yours"
+        label = f"{self.folder.resolve().name} (pruned by {self.method}, scored on {where})"
+        return OtherNetworks(label, [(self.after, dict(self.scores))])
 
 
 def is_pruning(folder: Path) -> bool:
