@@ -1,21 +1,19 @@
 """Runs for the tests of pages: one with a curve and held-out classes, trained and searched once."""
 
 import warnings
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
+from page_runs import FEW, QUICK
 from PIL import Image
 
 from nestling import commands
-from nestling.network import Nesting
 from nestling.pruning import Pruning
 from nestling.search import Searching
 from nestling.training import Recipe
-
-FEW = Nesting(num_blocks=4, num_always=1)
-QUICK = Recipe(epochs=2, batch_size=64, samples=1, cuts=(0.25, 0.5, 1.0))
 
 
 @pytest.fixture(scope="session")
@@ -70,5 +68,5 @@ def foreign(tmp_path_factory, quick_latency) -> Path:
         Image.fromarray(np.full((8, 8), 6 * number, np.uint8)).save(image)
     recipe = Recipe(epochs=1, batch_size=16, samples=1, cuts=(1.0,))
     run = place / "<b>run & co"
-    commands.train(str(place / "pets"), "mlp", run, Nesting(num_blocks=4, num_always=1, weights="plain"), recipe)
+    commands.train(str(place / "pets"), "mlp", run, replace(FEW, weights="plain"), recipe)
     return run

@@ -8,13 +8,16 @@ from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
+from page_runs import FEW
 
 import nestling as nl
 from nestling import commands
 from nestling.errors import RunError
 from nestling.report.page.axes import count
 from nestling.storage import read_json, write_json
+from nestling.training import Recipe
 
 VOID = {"br", "col", "hr", "input", "meta"}
 
@@ -303,3 +306,25 @@ def copied(folder, place):
 def reported(folders):
     commands.report(folders, limit=30, samples=0)
     return folders[0] / "report.html"
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        (lambda x: (2 * x[:, :1]).astype(np.float32), "share of targets inside"),
+        (lambda x: (x[:, 0] > 0).astype(np.int64), "right answers"),
+    ],
+    ids=["numbers", "labels of vectors"],
+)
+def test_inputs_that_are_no_images(tmp_path, quick_latency, targets, said):
+    x = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
+    np.savez(tmp_path / "own.npz", x=x, y=targets(x))
+    recipe = Recipe(epochs=1, batch_size=32, samples=1, cuts=(0.5, 1.0))
+    run = tmp_path / "run"
+    commands.train(str(tmp_path / "own.npz"), "mlp", run, FEW, recipe, model_options=["hidden=[8,8]"])
+    reader = read(reported([run]))
+    assert said in reader.all("section", id="sure")[0]["text"]
+    scores = nl.evaluate(
+        nl.open_run(run).nested, nl.data.load(tmp_path / "own.npz").batches("test", 500, limit=30), samples=0
+    )
+    assert data_of(reader)["networks"][-1]["words"]["nll"] == f"{scores.nll:.3g}"

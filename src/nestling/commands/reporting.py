@@ -12,7 +12,7 @@ from nestling.commands.options import Device
 from nestling.commands.own_data import data_of, out_of_distribution
 from nestling.commands.searching import curve_of, words_of
 from nestling.commands.training import SCORES_FILE
-from nestling.errors import ArgumentError, NestlingError
+from nestling.errors import ArgumentError, NestlingError, RunError
 from nestling.reading import Cut, make_cut
 from nestling.report import (
     PAGE_FILE,
@@ -67,6 +67,9 @@ def report(
     if not folders:
         raise ArgumentError("report", "no folder", "the folder of a run", "Write nestling report runs/mnist.")
     count("limit", limit, "how many examples of a set are measured")
+    path = folders[0] / PAGE_FILE if out is None else out
+    if out is not None and not path.parent.is_dir():
+        raise RunError(path, "can't be written, since there is no such folder", "Check the paths.")
     asked = Asked(folders, ood, limit, samples, trust, device)
     prunings = [PruningRecord.read(folder) for folder in folders if is_pruning(folder)]
     runs = [folder for folder in folders if not is_pruning(folder)]
@@ -76,7 +79,6 @@ def report(
         text = pruning_page(prunings[0], asked.command)
     else:
         text = comparison_page([_report(folder, asked, ()) for folder in runs], prunings, asked.command)
-    path = folders[0] / PAGE_FILE if out is None else out
     size = write_page(path, text)
     return f"{path} is the page ({size / 1024:,.0f} kB). Open it in a browser."
 

@@ -22,6 +22,9 @@ _NAMES = {"entropy": "entropy, nats", "std": "standard deviation"}
 RELIABILITY = """\
 Confidence against the share of right answers. On the diagonal both agree; below it the network is too sure of itself.
 A larger point has more examples."""
+_INTERVALS = """\
+The probability of each central interval against the share of targets inside. On the diagonal both agree; below it the
+network is too sure of itself."""
 _ORIGIN = """\
 Aleatoric uncertainty lies in the data and stays, however much is learned. Epistemic uncertainty lies in the weights:
 more data would lower it. Numbers are means, in {unit}."""
@@ -36,7 +39,7 @@ def certainty_section(choice: Choice, foreign_name: str) -> Html:
     figures = [
         figure(
             "Is it as often right as it says?",
-            RELIABILITY,
+            _INTERVALS if "intervals" in choice.networks[-1].scores else RELIABILITY,
             by_network(
                 [reliability(f"reliability-{n}", own.scores, own.measured) for n, own in enumerate(choice.networks)],
                 choice.first,
@@ -118,6 +121,8 @@ def _histogram_about(measured: Sequence[Measured], foreign_name: str) -> str:
     if measured and measured[0].foreign is not None:
         sides = f"test data above the line, {foreign_name} below it"
         return f"Each side adds up to 100%: {sides}. The less they overlap, the better."
+    if measured and measured[0].known.right is None:
+        return "The uncertainty of all test examples. Give other data with --ood to compare them."
     return "Each side adds up to 100%: right answers above the line, wrong ones below it."
 
 
@@ -134,7 +139,7 @@ def _sides(measured: Measured) -> tuple[Tensor, Tensor | None]:
 def _histograms(measured: Sequence[Measured], foreign_name: str) -> list[Html]:
     """One per network, all over the same range of uncertainties."""
     everything = torch.cat([side for one in measured for side in _sides(one) if side is not None])
-    low, high = min(0.0, float(everything.min())), float(everything.max())
+    low, high = float(everything.min()), float(everything.max())
     edges = torch.linspace(low, high if high > low else low + 1.0, NUM_BARS + 1, dtype=torch.float64)
     shares = [[_shares(side, edges) for side in _sides(one)] for one in measured]
     ends = -_highest(side for _, side in shares), _highest(side for side, _ in shares)
@@ -177,17 +182,18 @@ def _histogram(
                 start, end = sorted(frame.place((x.low, level))[1] for level in (0.0, sign * share))
                 parts.append(rectangle(left + 0.5, start, right - left - 1, end - start, class_))
     parts.append(path([frame.place((x.low, 0.0)), frame.place((x.high, 0.0))], "zero"))
-    names = ("test data", foreign_name) if measured.foreign is not None else ("right answers", "wrong answers")
+    by_truth = measured.foreign is None and measured.known.right is not None
+    names = ("right answers", "wrong answers") if by_truth else ("test data", foreign_name)
     entries = [(names[0], "box", "known", "")] + ([(names[1], "box", "unknown", "")] if below is not None else [])
     cells = [
         [
             f"{float(edges[n]):.2f} to {float(edges[n + 1]):.2f}",
-            *("-" if s is None else f"{100 * float(s[n]):.1f}%" for s in shares),
+            *("-" if s is None else f"{100 * float(s[n]):.1f}%" for s in shares[: 2 if names[1] else 1]),
         ]
         for n in range(NUM_BARS)
     ]
-    drawn = picture(name, f"Histogram of uncertainty: {names[0]} and {names[1]}", parts)
-    return html(legend(entries), drawn, _numbers(html_table([label, *names], cells)))
+    drawn = picture(name, f"Histogram of uncertainty: {' and '.join(filter(None, names))}", parts)
+    return html(legend(entries), drawn, _numbers(html_table([label, *filter(None, names)], cells)))
 
 
 def _origins(measured: Sequence[Measured], foreign_name: str) -> list[Html]:
