@@ -110,7 +110,7 @@ def test_costs_are_those_of_the_network_that_is_extracted(networks, run, curve):
         words = network["words"]
         price = nl.cost(run.nested, cut_of(words["extract"], run, curve))
         assert (words["macs"], words["params"]) == (count(price.macs), count(price.params))
-        assert words["macs-remark"] == f"{price.macs / whole.macs:.0%} of the whole"
+        assert words["macs-remark"] == f"{price.macs / whole.macs:.0%} of whole"
 
 
 def test_networks_are_the_best_of_the_curve_under_each_budget(networks, run, curve):

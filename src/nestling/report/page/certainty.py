@@ -18,6 +18,8 @@ NUM_BARS = 24
 """The bars of a histogram of uncertainty."""
 _LARGEST, _LEAST = 9.0, 2.2
 """The radius of a point of a reliability diagram that has all examples, and of one that has next to none."""
+_OFTEN = 0.01
+"""The line of a reliability diagram goes through the points that have at least this share of all examples."""
 _NAMES = {"entropy": "entropy, nats", "std": "standard deviation"}
 RELIABILITY = """\
 Confidence against the share of right answers. On the diagonal both agree; below it the network is too sure of itself.
@@ -87,7 +89,8 @@ def reliability(name: str, scores: Mapping[str, Any], measured: Measured | None)
     total = sum(count for *_, count in points)
     for own, kind, class_, dash in series:
         places = [frame.place((confidence, right)) for confidence, right, _ in own]
-        parts.append(path(places, f"line thin {class_}", dash))
+        often = [at for at, (*_, count) in zip(places, own, strict=True) if count >= _OFTEN * total]
+        parts.append(path(often, f"line thin {class_}", dash))
         for at, (*_, count) in zip(places, own, strict=True):
             parts.append(marker(kind, at, f"mark {class_}", max(_LEAST, _LARGEST * (count / total) ** 0.5)))
     error = ECE.written(ECE.of(scores))

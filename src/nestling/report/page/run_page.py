@@ -102,6 +102,5 @@ def _followed(report: Report, network: Network, number: int, layers: Sequence[La
     for key, _, _, values in tiles(report.choice):
         words[key], words[f"{key}-remark"] = values[number]
     words |= commands_of(network, report.folder, report.words)
-    words["extract-inline"] = words["extract"]
     words |= {f"layer-{place}": f"{layer.kept[number]} of {layer.total}" for place, layer in enumerate(layers)}
     return {"words": words, "layers": [round(layer.kept[number] / layer.total, 4) for layer in layers]}

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nestling.delivery import PROGRAM_FILE
-from nestling.markup import Html, element, html
+from nestling.markup import Html, element
 from nestling.report.page.networks import CUT, UNDER, Choice, Network
 from nestling.report.page.parts import code, following, section
 from nestling.search import CURVE_FILE
@@ -16,9 +16,7 @@ def out_section(folder: Path, words: str, choice: Choice) -> Html:
         element("li", element("h3", title), element("p", about), code(following(key, first[key])))
         for key, title, about in _STEPS
     ]
-    answer = html(
-        "One command writes the chosen network to a folder: ", following("extract-inline", first["extract"], "code")
-    )
+    answer = "A plain network in a file, or a cut of the run in Python: both are of the chosen size."
     return section("out", "How do I get it out?", answer, element("ol", steps, class_="steps"))
 
 
@@ -29,7 +27,7 @@ def commands_of(network: Network, folder: Path, words: str) -> dict[str, str]:
     given = network.taken_by
     lines = ["import nestling as nl", "", f"run = nl.open_run({str(folder)!r}{trusted})"]
     if given.startswith(UNDER):
-        lines[1:1] = ["from pathlib import Path"]
+        lines[:0] = ["from pathlib import Path", ""]
         curve = f"nl.Curve.read(Path({str(folder / CURVE_FILE)!r}))"
         lines.append(f"cut = {curve}.under({given.removeprefix(UNDER)})")
     else:

@@ -46,7 +46,7 @@ def tiles(choice: Choice) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
         values = []
         for network in choice.networks:
             value = size.of(network.cost)
-            share = f"{value / most:.0%} of the whole" if value is not None and most else ""
+            share = f"{value / most:.0%} of whole" if value is not None and most else ""
             values.append((size.written(value), share))
         found.append((size.key, size.name, "", values))
     return found
