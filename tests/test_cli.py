@@ -20,7 +20,7 @@ from nestling.errors import NestlingError
 from nestling.network import Bits, Nesting
 from nestling.training import Recipe
 
-COMMANDS = ("demo", "train", "evaluate", "predict", "data")
+COMMANDS = ("demo", "train", "evaluate", "predict", "report", "data")
 SMALL = ["--epochs", "1", "--num-blocks", "4", "--cuts", "0.5", "1", "--samples", "2"]
 
 
@@ -153,6 +153,13 @@ def test_what_can_not_be_parsed_exits_with_2(nestling, place, words):
         ("predict run cli_nets.py --trust", "cli_nets.py is not an image"),
         ("predict run one.png --trust --coverage 0.5", "coverage: got 0.5"),
         ("predict run one.png --trust --cut 1.5", "cut: got 1.5"),
+        ("report", "report: got no folder"),
+        ("report nowhere", "nowhere/recipe.json: is not there"),
+        ("report run", "cli_nets:small"),
+        ("report run --trust --limit 0", "limit: got 0"),
+        ("report run --trust --samples -1", "samples: got -1"),
+        ("report run --trust --ood nowhere", "no data set 'nowhere'"),
+        ("report run --trust --out nowhere/a.html", "nowhere/a.html: can't be written"),
         ("predict run one.png --trust --out nowhere/a.csv", "nowhere/a.csv: can't be written"),
     ],
 )
@@ -348,6 +355,14 @@ def test_options_of_evaluate_and_predict_arrive(nestling, noted):
     nestling(*"predict runs/a b.png --cut 0.3 --samples 2 --coverage 0.8 --resize --out c.csv".split())
     assert function.given == (Path("runs/a"), Path("b.png"), 0.3, 2, 0.8)
     assert function.named == {"resize": True, "out": Path("c.csv"), "trust": False}
+
+
+def test_options_of_report_arrive(nestling, noted):
+    function = noted(commands, "report")
+    nestling(*"report runs/a runs/b --ood kmnist --limit 9 --samples 3 --out c.html --trust".split())
+    assert function.given == ((Path("runs/a"), Path("runs/b")),)
+    named = {"out": Path("c.html"), "ood": "kmnist", "limit": 9, "samples": 3, "trust": True, "device": "auto"}
+    assert function.named == named
 
 
 def test_options_of_demo_arrive(nestling, noted):

@@ -301,6 +301,33 @@ def predict(
     print(commands.predict(run, inputs, cut, samples, coverage, resize=resize, out=out, trust=trust))
 
 
+def report(
+    folders: Annotated[
+        Positional[tuple[Path, ...]],
+        arg(metavar="RUN", help="Folder of a run or of a pruning; several are shown beside each other."),
+    ],
+    *,
+    out: Path | None = None,
+    ood: str | None = None,
+    limit: int = 2000,
+    samples: int = 6,
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:
+    """Write one page for a browser: quality over size with a slider, certainty, what was learned, how to get it out.
+
+    Example: nestling report runs/mnist --ood kmnist
+
+    Args:
+        out: The file of the page; by default report.html in the first folder.
+        ood: Out-of-distribution data set that the uncertainty should detect; by default the held-out classes.
+        limit: Measure at most this many examples of each set, drawn at random, always the same.
+        samples: Weight samples to average over; 0 for the mean weights.
+        device: auto takes a GPU where there is one.
+    """
+    print(commands.report(folders, out=out, ood=ood, limit=limit, samples=samples, trust=trust, device=device))
+
+
 def data() -> None:
     """List the data sets: which are present, and how to get the others.
 
@@ -313,7 +340,7 @@ def main() -> None:
     """Run the given command; on bad input print one line and exit with 2."""
     sys.path.append(os.getcwd())  # for the user's module:function; last, so that nothing there hides a library
     functions: dict[str, Callable[..., None]] = {
-        f.__name__: f for f in (demo, train, evaluate, search, extract, cascade, export, prune, predict, data)
+        f.__name__: f for f in (demo, train, evaluate, search, extract, cascade, export, prune, predict, report, data)
     }
     about = f"nestling {__version__}: one training run, every size."
     if sys.argv[1:] == ["--version"]:

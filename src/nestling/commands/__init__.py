@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from nestling.commands.options import MODELS, Device
     from nestling.commands.predicting import data, predict
     from nestling.commands.pruning import prune
+    from nestling.commands.reporting import report
     from nestling.commands.searching import extract, search
     from nestling.commands.training import evaluate, train
 
@@ -27,5 +28,6 @@ __all__ = [
     "search",
     "train",
 ]
+__all__ = ["Device", "data", "evaluate", "extract", "load_weights", "predict", "prune", "report", "search", "train"]
 
 imports_lazily(__name__)

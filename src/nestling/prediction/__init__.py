@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from nestling.prediction.options import LikelihoodName
     from nestling.prediction.predict import predict
-    from nestling.prediction.predictions import ClassPrediction, Prediction, RegressionPrediction
+    from nestling.prediction.predictions import NO_THRESHOLDS, ClassPrediction, Prediction, RegressionPrediction
     from nestling.prediction.reliability import Reliability
     from nestling.prediction.scores import ClassScores, RegressionScores, Scores, SetScores
 
