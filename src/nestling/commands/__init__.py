@@ -25,9 +25,9 @@ __all__ = [
     "load_weights",
     "predict",
     "prune",
+    "report",
     "search",
     "train",
 ]
-__all__ = ["Device", "data", "evaluate", "extract", "load_weights", "predict", "prune", "report", "search", "train"]
 
 imports_lazily(__name__)
