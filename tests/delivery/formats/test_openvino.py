@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -64,6 +65,17 @@ def test_open_sizes_can_be_fixed_when_a_file_is_opened(tmp_path):
     assert largest_gap(session, graph, 2, 3) < 1e-6
     with pytest.raises(nl.ArgumentError, match=r"images \[2,3,6,5\], scale \[\?\]"):
         session.run(arrays_of(graph, 3, 3))
+
+
+def test_threads_run_one_file_at_once(graph, path):
+    session = FORMAT.opened(path)
+    given = [arrays_of(graph, size, 2) for size in range(1, 9)]
+    alone = [session.run(arrays) for arrays in given]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(session.run, given * 5))
+    for number, answers in enumerate(together):
+        for name, array in alone[number % len(given)].items():
+            np.testing.assert_array_equal(answers[name], array)
 
 
 OPENS = """
