@@ -74,9 +74,9 @@ class DrawnGraph(nn.Module):
 
     def __init__(self, means: MeanGraph, likelihood: Likelihood, temperature: float = 1.0) -> None:
         super().__init__()
-        self._means, self.likelihood, self.temperature = means, likelihood, temperature
+        self.means, self.likelihood, self.temperature = means, likelihood, temperature
         self.shared = all(reading.layer.sampling == "shared" for reading in means.layers.values())
-        self._drawn = _reached(means)
+        self.drawn, self.reads_input = means.reached(means.layers), means.reached([means.input])
         for node, tensor in means.tensors.items():
             self.register_buffer(node.name, tensor)
         for node, reading in means.layers.items():
@@ -85,7 +85,7 @@ class DrawnGraph(nn.Module):
     @property
     def noise(self) -> dict[str, Any]:
         """The record that a caller makes noise from: its axes, its length, and how much of it each layer takes."""
-        layers = [[reading.path, _num_units(node)] for node, reading in self._means.layers.items()]
+        layers = [[reading.path, _num_units(node)] for node, reading in self.means.layers.items()]
         axes = ["samples"] if self.shared else ["samples", "batch"]
         return {"axes": axes, "values": sum(number for _, number in layers), "samples": SAMPLES, "layers": layers}
 
@@ -95,17 +95,17 @@ class DrawnGraph(nn.Module):
 
     def outputs(self, x: Tensor, noise: Tensor) -> Tensor:
         """(S, B, ...): the outputs of each draw."""
-        run = _Run(self._means, self._drawn, dict(self.named_buffers()), x, noise)
-        return run.outputs().unflatten(0, (noise.shape[0], x.shape[0]))
+        return _Run(self, x, noise).outputs().unflatten(0, (noise.shape[0], x.shape[0]))
 
 
 class _Run:
     """One call of a graph: values that no draw reaches are computed once, and others for all draws as one batch."""
 
-    def __init__(
-        self, means: MeanGraph, drawn: set[fx.Node], buffers: Mapping[str, Tensor], x: Tensor, noise: Tensor
-    ) -> None:
-        self.means, self.drawn, self.buffers, self.samples, self.size = means, drawn, buffers, noise.shape[0], x.shape[0]
+    def __init__(self, module: DrawnGraph, x: Tensor, noise: Tensor) -> None:
+        self.means, self.drawn, self.reads_input = module.means, module.drawn, module.reads_input
+        self.samples, self.size = noise.shape[0], x.shape[0]
+        means, buffers = module.means, dict(module.named_buffers())
+        self.variances = {node: buffers[f"{node.name}_variance"] for node in means.layers}
         sizes = [_num_units(node) for node in means.layers]
         by_draw = noise if noise.ndim > 2 else noise.unsqueeze(1)
         self.noise = dict(zip(means.layers, torch.split(by_draw, sizes, -1), strict=True))
@@ -131,7 +131,7 @@ class _Run:
         """A node's value for all draws, the examples of one draw after those of the other."""
         if node not in self.all:
             value = self.once[node]
-            if node in self.means.reads_input:
+            if node in self.reads_input:
                 copied = isinstance(value, Tensor)
                 value = self._copies(value) if copied else self._call(node, self._for_all)
             self.all[node] = value
@@ -156,7 +156,7 @@ class _Run:
 
     def _std(self, node: fx.Node, x: Tensor) -> Tensor:
         """(examples, units): the standard deviation of a layer's outputs."""
-        variance, layer = self.buffers[f"{node.name}_variance"], self.means.layers[node].layer
+        variance, layer = self.variances[node], self.means.layers[node].layer
         squares = x * x
         if node.target is LINEAR:
             seconds = squares.flatten(1, -2).mean(1) if x.ndim > 2 else squares
@@ -181,15 +181,6 @@ def _check(module: DrawnGraph, plain: nn.Module, example: Tensor) -> None:
             "the graph of draws does not compute what the network computes: the examples of a batch see each other, or "
             "the batch is not its first axis throughout. Export it without uncertainty."
         )
-
-
-def _reached(means: MeanGraph) -> set[fx.Node]:
-    """The nodes that draws reach."""
-    reached: set[fx.Node] = set()
-    for node in means.steps:
-        if node in means.layers or reached.intersection(node.all_input_nodes):
-            reached.add(node)
-    return reached
 
 
 def _even_variance(node: fx.Node, reading: DrawnLayer) -> Tensor:

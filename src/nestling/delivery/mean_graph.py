@@ -1,7 +1,7 @@
 """The operations of an extracted network, in order, with weights at their means and batch norms folded into layers."""
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,23 +61,23 @@ class MeanGraph:
     layers: dict[fx.Node, DrawnLayer]
     example: Tensor
 
-    def __post_init__(self) -> None:
-        self.steps = [node for node in self.graph.nodes if node.op == "call_function"]
-        self.reads_input = {self.input}
-        """The nodes that depend on the input."""
+    @property
+    def steps(self) -> list[fx.Node]:
+        """The nodes that call an operation, in order."""
+        return [node for node in self.graph.nodes if node.op == "call_function"]
+
+    def reached(self, starts: Iterable[fx.Node]) -> set[fx.Node]:
+        """Some nodes, and those that depend on them."""
+        reached = set(starts)
         for node in self.steps:
-            if self.reads_input.intersection(node.all_input_nodes):
-                self.reads_input.add(node)
-
-    def constant(self, node: object) -> Tensor | None:
-        """The tensor that an argument stands for, None if it depends on the input."""
-        return self.tensors.get(node) if isinstance(node, fx.Node) else None
+            if reached.intersection(node.all_input_nodes):
+                reached.add(node)
+        return reached
 
 
-def size_of(node: fx.Node) -> torch.Size:
-    """The size of a node's tensor, in which the batch is a symbol."""
-    size: torch.Size = node.meta["val"].shape
-    return size
+def size_of(node: fx.Node) -> tuple[int, ...]:
+    """The size of a node's tensor, with -1 for what is open."""
+    return tuple(size if isinstance(size, int) else -1 for size in node.meta["val"].shape)
 
 
 def argument(node: fx.Node, place: int, default: Any = None) -> Any:  # noqa: ANN401

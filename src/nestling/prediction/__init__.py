@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from nestling.prediction.calibration import Calibration
     from nestling.prediction.detection import Detection
     from nestling.prediction.evaluate import check_repeatable, evaluate, pairs
+    from nestling.prediction.forward_passes import OUTPUT_SAMPLES
     from nestling.prediction.likelihood import Likelihood
     from nestling.prediction.likelihoods import (
         LIKELIHOODS,

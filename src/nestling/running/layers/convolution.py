@@ -68,6 +68,11 @@ class VariationalConvolution(VariationalLayer):
         """The operation with a given weight."""
         return self.convolve(x, weight, bias, self.num_groups(weight), **options)
 
+    @property
+    def separates_variances(self) -> bool:
+        """Whether ``variances`` are worked out per channel and per position, and then multiplied."""
+        return False
+
     @abstractmethod
     def even_weight(self, squares: Tensor, sizes: Sequence[int]) -> Tensor:
         """(out, in / groups): squares of a weight as they are read if inputs of these sizes are the same everywhere."""
@@ -141,6 +146,11 @@ class VariationalConvolution(VariationalLayer):
 class _Forward(VariationalConvolution):
     """A plain convolution."""
 
+    @property
+    def separates_variances(self) -> bool:
+        """With many channels and one group: layers with many channels then need no convolution."""
+        return self.groups == 1 and self.in_channels >= _MANY_CHANNELS
+
     def mean_variance(self, squares: Tensor, variance: Tensor, **options: Any) -> Tensor:  # noqa: ANN401
         """The variance of each output, averaged over its positions: a matrix product instead of a convolution."""
         x = (squares if squares.ndim > self.rank + 1 else squares.unsqueeze(0)).movedim(1, -1)
@@ -167,10 +177,9 @@ class _Forward(VariationalConvolution):
         """The variance of each output, and the part that the weight adds: a variance per channel times position shares.
 
         The variance of a channel is computed as if inputs were the same at all positions, and the shares of positions
-        as if inputs were the same in all channels. So layers with many channels need no convolution.
+        as if inputs were the same in all channels.
         """
-        is_small = self.groups > 1 or self.in_channels < _MANY_CHANNELS
-        if is_small or not self.is_batch(x) or self.drawn_as == "channel":
+        if not self.separates_variances or not self.is_batch(x) or self.drawn_as == "channel":
             return super().variances(x, input_variance, **options)
         posterior = self.posterior
         seconds = x.square() if input_variance is None else torch.addcmul(input_variance, x, x)
