@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
+    from nestling.delivery.drawn import drawn_graph
+    from nestling.delivery.moment_graph import moments_graph
     from nestling.delivery.small import PROGRAM_FILE, Packing, load_small, save_small, write_program
 
 __all__ = ["Packing", "load_small", "save_small"]

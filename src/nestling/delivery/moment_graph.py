@@ -11,7 +11,7 @@ from nestling.delivery.answers import answer_names, answers
 from nestling.delivery.formats import Graph, Port
 from nestling.delivery.mean_graph import CONVOLUTIONS, LINEAR, TRANSPOSED, MeanGraph, aten, mean_graph
 from nestling.delivery.moment_layers import layer_rule
-from nestling.delivery.moment_rules import RULES, Back, Carried, Factors, Rule, no_rule, sum_of, whole
+from nestling.delivery.moment_rules import RULES, Back, Carried, Factors, MaxPool, MaxPoolOfFour, Rule, no_rule, sum_of, whole
 from nestling.errors import ArgumentError
 from nestling.prediction import OUTPUT_SAMPLES, Likelihood, likelihood_for
 from nestling.reading import Cut
@@ -30,8 +30,8 @@ def moments_graph(
 ) -> Graph:
     """A network at a cut as one graph that gives what ``predict(..., by="moments")`` does, in one pass and back.
 
-    The last step, samples of the outputs alone, has fixed noise that covers the Gaussian evenly; if an example has
-    several outputs that stand alone, the signs of these are fixed too.
+    The last step, samples of the outputs alone, has fixed noise, in pairs of opposite sign; if an example has several
+    outputs that stand alone, the random signs of these are fixed too.
 
     Args:
         nested: A nested network with variational layers, whose input is one tensor.
@@ -81,11 +81,15 @@ class MomentsGraph(nn.Module):
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """The mean and the variance of each output (B, ...), and how far each goes with noise in common."""
-        run = _Run(self, x)
+        run = self.run(x)
         output = run.forward()
         direction = self.likelihood.direction(output.mean, self._fixed_signs)
         along = run.back(direction.weights)
         return output.mean, *corrected(whole(output.variance), direction, along)
+
+    def run(self, x: Tensor) -> "_Run":
+        """A pass over inputs, to go forward and then back."""
+        return _Run(self, x)
 
     def samples(self, mean: Tensor, variance: Tensor, together: Tensor | None) -> Tensor:
         """(S, B, ...): outputs for the fixed noise."""
@@ -105,16 +109,16 @@ class MomentsGraph(nn.Module):
     @torch.no_grad()
     def _prepare_outputs(self) -> None:
         """Fix the noise of the samples of outputs, and the signs of outputs that stand alone."""
-        mean = _Run(self, self.means.example).forward().mean
+        mean = self.run(self.means.example).forward().mean
         per_output = mean.shape[1:2]
-        table = in_pairs(_even_normals(OUTPUT_SAMPLES // 2, math.prod(per_output) + 1)).to(mean)
+        normals = torch.randn(OUTPUT_SAMPLES // 2, math.prod(per_output) + 1, generator=_generator())
+        table = in_pairs(normals).to(mean)
         self.register_buffer("noise", table[:, :-1].reshape(-1, 1, *per_output, *[1] * (mean.ndim - 2)))
         self.register_buffer("in_common", table[:, -1].reshape(-1, *[1] * mean.ndim))
         self.register_buffer("signs", mean.new_ones(()))
 
         def drawn(like: Tensor) -> Tensor:
-            generator = torch.Generator().manual_seed(0)
-            self.signs = torch.randint(0, 2, (1, *like.shape[1:]), generator=generator).mul(2).sub(1).to(like)
+            self.signs = torch.randint(0, 2, (1, *like.shape[1:]), generator=_generator()).mul(2).sub(1).to(like)
             return self.signs
 
         self.likelihood.direction(mean, drawn)
@@ -132,7 +136,8 @@ class _Run:
         self.values: dict[fx.Node, Any] = {node: buffers[node.name] for node in self.means.tensors}
         self.values[self.means.input] = x
         self.ways_back: dict[fx.Node, Back] = {}
-        self.noise: list[tuple[fx.Node, Factors, int]] = []
+        self.entering: list[tuple[fx.Node, Factors]] = []
+        self.taken_out: list[tuple[fx.Node, Factors]] = []
 
     def forward(self) -> Carried:
         """The mean and variance of the output."""
@@ -147,7 +152,7 @@ class _Run:
                 self._take_out(node.all_input_nodes[0])
             value, self.ways_back[node] = rule(*arguments, **options)
             if node in self.module.counted:
-                self.noise.append((node, value.fresh(), 1))
+                self.entering.append((node, value.fresh()))
                 value = value.counted()
             self.values[node] = value
         result: Carried = self.values[self.means.output]
@@ -156,22 +161,24 @@ class _Run:
     def _take_out(self, node: fx.Node) -> None:
         passed = self.values[node].passed
         if passed is not None:
-            self.noise.append((node, passed, -1))
+            self.taken_out.append((node, passed))
 
     def back(self, weights: Tensor) -> Tensor:
         """(B,): the variance of a weighted sum of the outputs."""
-        found: list[Tensor] = []
+        added: list[Tensor] = []
+        taken: list[Tensor] = []
         slopes: dict[fx.Node, list[Tensor]] = {self.means.output: [weights]}
         for node in reversed(self.means.steps):
             if node not in slopes:
                 continue
             slope = sum_of(slopes.pop(node))
-            found += [sign * arriving(slope, *factors) for at, factors, sign in self.noise if at is node]
+            added += [arriving(slope, *factors) for at, factors in self.entering if at is node]
+            taken += [arriving(slope, *factors) for at, factors in self.taken_out if at is node]
             sources = [source for source in node.all_input_nodes if source in self.module.carried]
             if sources:
                 for source, part in zip(sources, self.ways_back[node](slope), strict=True):
                     slopes.setdefault(source, []).append(part)
-        return sum_of(found)
+        return sum_of(added) - sum_of(taken) if taken else sum_of(added)
 
 
 def _rule(node: fx.Node, means: MeanGraph) -> Rule:
@@ -179,7 +186,8 @@ def _rule(node: fx.Node, means: MeanGraph) -> Rule:
         return layer_rule(node, means.layers.get(node))
     if node.target not in RULES:
         raise no_rule(node)
-    return RULES[node.target](node)
+    rule = RULES[node.target](node)
+    return MaxPoolOfFour(node) if isinstance(rule, MaxPool) and rule.is_of_four else rule
 
 
 def _pool_first(means: MeanGraph) -> None:
@@ -196,7 +204,6 @@ def _pool_first(means: MeanGraph) -> None:
     means.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
 
 
-def _even_normals(number: int, values: int) -> Tensor:
-    """(number, values): rows that together cover a standard normal distribution evenly."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(number, values, generator=generator)
+def _generator() -> torch.Generator:
+    """One that is the same for every file."""
+    return torch.Generator().manual_seed(0)

@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from nestling.delivery.mean_graph import argument, aten, size_of
-from nestling.distributions import largest, rectified
+from nestling.distributions import Sloped, larger, largest, rectified
 from nestling.errors import NestlingError
 from nestling.running.moments import scale_and_shift
 from nestling.torch_parts import BATCH_NORM_IN_EVAL
@@ -54,6 +54,16 @@ def whole(factors: Factors) -> Tensor:
     return factors[0] if len(factors) == 1 else factors[0] * factors[1]
 
 
+def scaled_std(factors: Factors) -> Tensor:
+    """The root of twice a variance, never zero: of each factor alone, since factors are small."""
+    roots = [factor.clamp_min(_LEAST).sqrt() for factor in (2 * factors[0], *factors[1:])]
+    return whole(tuple(roots))
+
+
+_LEAST = 1e-36
+"""The least variance, or factor of one, in single precision: the product of two roots is a number too."""
+
+
 class Rule(nn.Module, ABC):
     """The rule of a node. ``mixes``: one element of its input moves several of its output."""
 
@@ -89,7 +99,7 @@ class Relu(Rule):
 
     def forward(self, x: Carried) -> tuple[Carried, Back]:
         """By the closed form."""
-        found = rectified(x.mean, whole(x.variance))
+        found = rectified(x.mean, whole(x.variance), scaled_std(x.variance))
         return Carried(found.mean, (found.variance,)), lambda slope: (slope * found.slopes[0],)
 
 
@@ -253,6 +263,7 @@ class MaxPool(Rule):
         self.window, self.stride = _window(node), _stride(node)
         super().__init__(node)
         self.mixes = self.stride != self.window
+        self.is_of_four = self.window == self.stride == (2, 2) and not any(size % 2 for size in self.sizes[0][2:])
 
     def check(self, node: fx.Node) -> None:
         """Refuse padding, gaps, and windows that are not whole."""
@@ -281,6 +292,40 @@ class MaxPool(Rule):
             return (_onto_windows(parts, taps.view(-1, 1, height, width), self.stride, size),)
 
         return Carried(found.mean, (found.variance,)), back
+
+
+class MaxPoolOfFour(MaxPool):
+    """The largest of each window of 2 x 2, two columns and then two rows at a time.
+
+    Columns are taken apart and put together by products with matrices of ones and zeros: runtimes are slow to copy
+    every other element.
+    """
+
+    def forward(self, x: Carried, *rest: Any) -> tuple[Carried, Back]:  # noqa: ANN401
+        """Two elements at a time, in the order of ``largest``."""
+        *outer, rows, columns = x.mean.shape
+        apart = torch.eye(columns, dtype=x.mean.dtype, device=x.mean.device)
+        left, right = apart[:, ::2], apart[:, 1::2]
+        *by_channel, by_place = x.variance
+        pair = [
+            Sloped(x.mean @ side, whole((*by_channel, by_place @ side)), []) for side in (left, right)
+        ]
+        beside = larger(*pair, scaled_std((*by_channel, by_place @ (left + right))))
+        above = largest([*zip(_halves(beside.mean), _halves(beside.variance), strict=True)])
+        across, down = beside.slopes[0], above.slopes[0]
+
+        def back(slope: Tensor) -> tuple[Tensor]:
+            upper = slope * down
+            both = torch.cat((upper, slope - upper), -1).view(*outer, rows, columns // 2)
+            first = both * across
+            return (torch.cat((first, both - first), -1) @ torch.cat((left, right), 1).T,)
+
+        return Carried(above.mean, (above.variance,)), back
+
+
+def _halves(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The upper and the lower row of each pair of rows."""
+    return tensor.reshape(*tensor.shape[:-2], tensor.shape[-2] // 2, 2 * tensor.shape[-1]).chunk(2, -1)
 
 
 def no_rule(node: fx.Node) -> NestlingError:

@@ -6,7 +6,8 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.runtime.session import Session
+    from nestling.runtime.uncertainty import noise_for
 
-__all__ = ["Session"]
+__all__ = ["Session", "noise_for"]
 
 imports_lazily(__name__)
