@@ -1,18 +1,26 @@
 """Draws as a graph with noise as an input: the law of its draws, and the same in torch and in the runtimes."""
 
 import numpy as np
-import openvino
 import pytest
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
-from uncertain_networks import inputs_of, is_random, nested_of, operations, run_onnx, write_onnx
+from uncertain_networks import (
+    compiled_by_openvino,
+    inputs_of,
+    is_random,
+    nested_of,
+    operations,
+    run_onnx,
+    write_onnx,
+)
 
 import nestling as nl
 from nestling.delivery import drawn_graph
 from nestling.errors import NestlingError
 from nestling.prediction.forward_passes import passes
 from nestling.prediction.likelihoods import likelihood_for
+from nestling.running.layers import VariationalLayer
 from nestling.runtime import noise_for
 
 
@@ -32,7 +40,7 @@ def closeness(found, drawn):
     [("mlp", "gaussian", "draws"), ("mlp", "ivon", "draws"), ("vgg", "gaussian", "fast_draws")],
 )
 def test_draws_have_the_mean_and_variance_of_predictions(name, weights, by):
-    nested, x, samples = nested_of(name, weights), inputs_of(name, 2), 3000
+    nested, x, samples = nested_of(name, weights), inputs_of(name, 2), 2000
     graph = drawn_graph(nested, 0.5)
     with torch.no_grad():
         found = graph.module.outputs(x, noise_of(graph, 2, samples))
@@ -46,39 +54,41 @@ def test_draws_have_the_mean_and_variance_of_predictions(name, weights, by):
     assert closeness(weaker, drawn)[1] < 0.9  # so the test can fail
 
 
-def test_one_weight_for_all_positions_is_close_to_one_noise_value_for_all():
-    nested, x = nested_of("vgg", "ivon", sampling="shared"), inputs_of("vgg", 4)
+def test_one_noise_value_for_all_positions_is_close_to_one_weight_for_all():
+    net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    nested = nl.nest(net, torch.randn(2, 1, 10, 10), weights="ivon", num_blocks=2).eval()
+    x, samples = inputs_of("lenet", 2)[:, :, :10, :10].abs(), 1000
     graph = drawn_graph(nested, 1.0)
-    with torch.no_grad():
-        found = graph.module.outputs(x, noise_of(graph, 4, 1000))
     variances = {}
+    with torch.no_grad():
+        variances["file"] = graph.module.outputs(x, noise_of(graph, 2, samples)).var(0).mean()
     for sampling in ("shared", "local"):
-        for layer in nested.modules():
-            if hasattr(layer, "posterior"):
-                layer.sampling = sampling
-        with passes(nested, 1.0, 1000, 1, likelihood_for(nested)) as run:
+        for layer in (layer for layer in nested.modules() if isinstance(layer, VariationalLayer)):
+            layer.sampling = sampling
+        with passes(nested, 1.0, samples, 1, likelihood_for(nested)) as run:
             variances[sampling] = run(x, 0).var(0).mean()
-    assert 0.7 < found.var(0).mean() / variances["shared"] < 1.6
-    assert variances["local"] < 0.7 * variances["shared"]  # what noise for each position would give
+    assert 0.8 < variances["file"] / variances["shared"] < 1.5
+    assert variances["local"] / variances["shared"] < 0.8  # noise of each position by itself averages out
 
 
-@pytest.mark.parametrize("weights", ["gaussian", "ivon"])
-def test_files_compute_what_torch_does_with_the_same_noise(weights, tmp_path):
-    nested = nested_of("vgg", weights)
-    graph = drawn_graph(nested, 0.5)
+@pytest.mark.parametrize(("name", "weights"), [("vgg", "gaussian"), ("mlp", "ivon")])
+def test_files_compute_what_torch_does_with_the_same_noise(name, weights, tmp_path):
+    graph = drawn_graph(nested_of(name, weights), 0.5)
     model = write_onnx(graph, tmp_path / "draws.onnx")
     assert not [operation for operation in operations(model) if is_random(operation)]
-    compiled = openvino.compile_model(openvino.convert_model(tmp_path / "draws.onnx"), "CPU")
+    openvinos = compiled_by_openvino(tmp_path / "draws.onnx") if name == "vgg" else None
     for batch, samples in ((1, 6), (2, 3), (64, 6)):
-        x, noise = inputs_of("vgg", batch), noise_of(graph, batch, samples, seed=batch)
+        x, noise = inputs_of(name, batch), noise_of(graph, batch, samples, seed=batch)
         with torch.no_grad():
             expected = graph.module(x, noise)
         arrays = {"x": x.numpy(), "noise": noise.numpy()}
         assert graph.outputs == ("probs", "entropy", "aleatoric", "epistemic")
-        assert expected[3].max() > 0.05
-        for answers in (run_onnx(tmp_path / "draws.onnx", **arrays), compiled(arrays).to_tuple()):
+        assert expected[3].max() > 0.001
+        found = [run_onnx(tmp_path / "draws.onnx", **arrays)]
+        found += [] if openvinos is None else [openvinos(arrays).to_tuple()]
+        for answers in found:
             for answer, right in zip(answers, expected, strict=True):
-                assert np.abs(answer - right.numpy()).max() < 1e-4 * np.abs(right.numpy()).max()
+                assert np.abs(answer - right.numpy()).max() < 1e-4 * np.abs(right.numpy()).max() + 5e-7
 
 
 def test_draws_of_a_shared_weight_are_the_same_for_all_examples():

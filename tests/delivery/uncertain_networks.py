@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+import openvino
 import torch
 from torch import nn
 
@@ -41,7 +42,7 @@ def _vgg():
 
 def _lenet():
     layers = [nn.Conv2d(1, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 3), nn.ReLU(), nn.MaxPool2d(3, 1)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 4))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, 12), nn.ReLU(), nn.Linear(12, 4))
 
 
 def _mask():
@@ -56,7 +57,7 @@ def _mlp(outputs):
 
 NETWORKS = {
     "vgg": (_vgg, (3, 8, 8)),
-    "lenet": (_lenet, (1, 10, 10)),
+    "lenet": (_lenet, (1, 14, 14)),
     "residual": (Residual, (3, 8, 8)),
     "mask": (_mask, (1, 6, 6)),
     "mlp": (lambda: _mlp(4), (2, 3)),
@@ -75,11 +76,13 @@ def nested_of(name: str, weights: str = "gaussian", **options) -> nl.Nested:
             norm.running_var.uniform_(0.5, 2)
             norm.weight.data.uniform_(0.7, 1.5)
             norm.bias.data.normal_(0, 0.3)
+    for weight in (parameter for parameter in net.parameters() if parameter.ndim > 1):
+        weight.data = 2 * weight.data + 0.6 * weight.data.std()  # so that what a layer draws moves outputs together
     nested = nl.nest(net.eval(), torch.randn(2, *size), weights=weights, num_blocks=4, **options).eval()
     with torch.no_grad():
         for layer in nested.modules():
             if isinstance(layer, VariationalLayer):
-                layer.posterior.scale += 1.5 + torch.rand_like(layer.posterior.scale)
+                layer.posterior.scale.add_(0.5 + torch.rand_like(layer.posterior.scale))
     if name == "numbers":
         nested.likelihood = nl.prediction.Gaussian(std=0.3, center=[1.0, -2.0], scale=[2.0, 0.5])
     return nested
@@ -113,6 +116,12 @@ def run_onnx(path: Path, **arrays: np.ndarray) -> list[np.ndarray]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, arrays)
+
+
+def compiled_by_openvino(path: Path) -> openvino.CompiledModel:
+    """A file in OpenVINO, in single precision: by itself it takes bfloat16 where a processor has it."""
+    options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+    return openvino.compile_model(openvino.convert_model(path), "CPU", options)
 
 
 def operations(model: onnx.ModelProto) -> set[str]:

@@ -1,6 +1,7 @@
 """The operations of an extracted network, in order, with weights at their means and batch norms folded into layers."""
 
 import operator
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -94,7 +95,9 @@ def mean_graph(nested: Nested, cut: float | Mapping[str, int] | Cut) -> MeanGrap
     network = extract(nested, cut, uncertainty=True)
     shapes = ({0: torch.export.Dim.DYNAMIC},)
     try:
-        program = torch.export.export(network, args, dynamic_shapes=shapes, strict=False).run_decompositions({})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own
+            program = torch.export.export(network, args, dynamic_shapes=shapes, strict=False).run_decompositions({})
     except Exception as error:  # torch raises errors of many kinds if a size can't be left open
         why = " ".join(str(error).split())[:200]
         raise NestlingError(

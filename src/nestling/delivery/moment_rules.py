@@ -255,14 +255,13 @@ class AdaptiveAverage(Average):
 
 
 class MaxPool(Rule):
-    """The largest element of each window, without padding."""
-
-    bends = True
+    """The largest element of each window, without padding; an element that lies in several windows moves them all."""
 
     def __init__(self, node: fx.Node) -> None:
         self.window, self.stride = _window(node), _stride(node)
         super().__init__(node)
         self.mixes = self.stride != self.window
+        self.bends = not self.mixes
         self.is_of_four = self.window == self.stride == (2, 2) and not any(size % 2 for size in self.sizes[0][2:])
 
     def check(self, node: fx.Node) -> None:
@@ -285,13 +284,16 @@ class MaxPool(Rule):
             for column in range(width)
         ]
         found = largest([(x.mean[place], variance[place]) for place in places])
+        passed = None
+        if self.mixes:
+            passed = (found.variance - found.left_over([variance[place] for place in places]),)
 
         def back(slope: Tensor) -> tuple[Tensor]:
             parts = torch.stack([slope * part for part in found.slopes], 2)
             taps = torch.eye(height * width, dtype=slope.dtype, device=slope.device)
             return (_onto_windows(parts, taps.view(-1, 1, height, width), self.stride, size),)
 
-        return Carried(found.mean, (found.variance,)), back
+        return Carried(found.mean, (found.variance,), passed), back
 
 
 class MaxPoolOfFour(MaxPool):
