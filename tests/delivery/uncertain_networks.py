@@ -95,7 +95,7 @@ def inputs_of(name: str, batch: int) -> torch.Tensor:
 def write_onnx(graph: Graph, path: Path) -> onnx.ModelProto:
     """Write a graph with its open axes, and give what was written."""
     examples = tuple(port.example for port in graph.inputs)
-    shapes = tuple({axis: name for axis, name in port.open_axes.items()} for port in graph.inputs)
+    shapes = tuple(dict(port.open_axes) for port in graph.inputs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(

@@ -95,7 +95,8 @@ class DrawnGraph(nn.Module):
 
     def outputs(self, x: Tensor, noise: Tensor) -> Tensor:
         """(S, B, ...): the outputs of each draw."""
-        return _Run(self, x, noise).outputs().unflatten(0, (noise.shape[0], x.shape[0]))
+        outputs = _Run(self, x, noise).outputs()
+        return outputs.reshape(noise.shape[0], x.shape[0], *outputs.shape[1:])
 
 
 class _Run:
@@ -146,12 +147,13 @@ class _Run:
         assert isinstance(source, fx.Node)
         first = source not in self.drawn
         x = self.once[source] if first else self.all[source]
-        mean = node.target(x, *(self.once.get(arg, arg) if isinstance(arg, fx.Node) else arg for arg in rest))  # type: ignore[operator]
+        operation: Any = node.target
+        mean: Tensor = operation(x, *fx.node.map_arg(rest, self.once.__getitem__))
         std = self._std(node, x)
         if first:
             moved = mean.unsqueeze(0) + _to_positions(node, std.unsqueeze(0) * noise)
             return moved.flatten(0, 1)
-        by_draw = std.unflatten(0, (self.samples, self.size)) * noise
+        by_draw = std.reshape(self.samples, self.size, -1) * noise
         return mean + _to_positions(node, by_draw.flatten(0, 1))
 
     def _std(self, node: fx.Node, x: Tensor) -> Tensor:
@@ -200,5 +202,5 @@ def _num_units(node: fx.Node) -> int:
 def _to_positions(node: fx.Node, moves: Tensor) -> Tensor:
     """Moves (..., units) of a layer's outputs, with an axis of length 1 for each axis of its positions."""
     positions = [1] * (len(size_of(node)) - 2)
-    units = moves.shape[-1]
-    return moves.unflatten(-1, [*positions, units] if node.target is LINEAR else [units, *positions])
+    units = [*positions, -1] if node.target is LINEAR else [-1, *positions]
+    return moves.reshape(*moves.shape[:-1], *units)

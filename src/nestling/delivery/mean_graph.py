@@ -107,17 +107,17 @@ def mean_graph(nested: Nested, cut: float | Mapping[str, int] | Cut) -> MeanGrap
     return _read(program, layers, args[0])
 
 
-def _read(
-    program: torch.export.ExportedProgram, layers: Mapping[str, VariationalLayer], example: Tensor
-) -> MeanGraph:
+def _read(program: torch.export.ExportedProgram, layers: Mapping[str, VariationalLayer], example: Tensor) -> MeanGraph:
     graph, tensors = program.graph, _tensors(program)
     means = {mean_name(path): path for path in layers}
     names = program.graph_signature.inputs_to_parameters
     drawn: dict[fx.Node, DrawnLayer] = {}
     for node in tensors:
         path = means.get(names.get(node.name, ""))
-        for user in node.users if path is not None else ():
-            drawn[user] = DrawnLayer(path, layers[path])  # type: ignore[index]
+        if path is None:
+            continue
+        for user in node.users:
+            drawn[user] = DrawnLayer(path, layers[path])
             if user.target not in {LINEAR, *CONVOLUTIONS, *TRANSPOSED} or argument(user, 1) is not node:
                 raise NestlingError(
                     f"the weight of {path} is read by {user.target}, not by a linear layer or a convolution. "
@@ -148,19 +148,19 @@ def _tensors(program: torch.export.ExportedProgram) -> dict[fx.Node, Tensor]:
     return {node: held[places[node.name]].detach() for node in nodes if node.name in places}
 
 
-def _fold(
-    graph: fx.Graph, norm: fx.Node, tensors: dict[fx.Node, Tensor], drawn: dict[fx.Node, DrawnLayer]
-) -> None:
+def _fold(graph: fx.Graph, norm: fx.Node, tensors: dict[fx.Node, Tensor], drawn: dict[fx.Node, DrawnLayer]) -> None:
     """Fold a batch norm into the layer whose output it alone reads, if there is one."""
-    layer, *constants = norm.args[:5]
+    layer, *constants, _, eps = norm.args
     (result,) = norm.users
-    foldable = isinstance(layer, fx.Node) and len(layer.users) == 1
-    foldable = foldable and (layer.target in CONVOLUTIONS or (layer.target is LINEAR and len(size_of(layer)) == 2))  # type: ignore[union-attr,arg-type]
-    if not foldable or result.target is not operator.getitem or layer.args[1] not in tensors:  # type: ignore[union-attr]
+    if not isinstance(layer, fx.Node) or len(layer.users) > 1 or result.target is not operator.getitem:
         return
-    assert isinstance(layer, fx.Node)
-    weight, old_bias = tensors[layer.args[1]], argument(layer, 2)  # type: ignore[index]
-    factor, shift = scale_and_shift(*(tensors.get(node) for node in constants), float(norm.args[6]))  # type: ignore[arg-type]
+    is_dense = layer.target is LINEAR and len(size_of(layer)) == 2
+    weight = tensors.get(layer.args[1]) if is_dense or layer.target in CONVOLUTIONS else None  # type: ignore[arg-type]
+    if weight is None:
+        return
+    of_norm: list[Any] = [tensors.get(node) for node in constants]  # type: ignore[arg-type]
+    factor, shift = scale_and_shift(of_norm[0], of_norm[1], of_norm[2], of_norm[3], float(str(eps)))
+    old_bias = argument(layer, 2)
     if old_bias is not None:
         shift = shift + tensors[old_bias] * factor
     folded = {"weight": weight * factor.view(-1, *[1] * (weight.ndim - 1)), "bias": shift}

@@ -11,7 +11,19 @@ from nestling.delivery.answers import answer_names, answers
 from nestling.delivery.formats import Graph, Port
 from nestling.delivery.mean_graph import CONVOLUTIONS, LINEAR, TRANSPOSED, MeanGraph, aten, mean_graph
 from nestling.delivery.moment_layers import layer_rule
-from nestling.delivery.moment_rules import RULES, Back, Carried, Factors, MaxPool, MaxPoolOfFour, Rule, no_rule, sum_of, whole
+from nestling.delivery.moment_rules import (
+    RULES,
+    Back,
+    Carried,
+    Factors,
+    MaxPool,
+    MaxPoolOfFour,
+    Rule,
+    Same,
+    no_rule,
+    sum_of,
+    whole,
+)
 from nestling.errors import ArgumentError
 from nestling.prediction import OUTPUT_SAMPLES, Likelihood, likelihood_for
 from nestling.reading import Cut
@@ -64,6 +76,10 @@ class MomentsGraph(nn.Module):
     are mixed or bent, the variance that they would have brought as independent ones is taken out again.
     """
 
+    noise: Tensor
+    in_common: Tensor
+    signs: Tensor
+
     def __init__(self, means: MeanGraph, likelihood: Likelihood, temperature: float = 1.0) -> None:
         super().__init__()
         self.means, self.likelihood, self.temperature = means, likelihood, temperature
@@ -102,6 +118,7 @@ class MomentsGraph(nn.Module):
         return len(users) > 1 or mixed or node is self.means.output
 
     def rule_of(self, node: fx.Node) -> Rule:
+        """The rule of a node."""
         rule = self.rules[node.name]
         assert isinstance(rule, Rule)
         return rule
@@ -186,6 +203,8 @@ def _rule(node: fx.Node, means: MeanGraph) -> Rule:
         return layer_rule(node, means.layers.get(node))
     if node.target not in RULES:
         raise no_rule(node)
+    if node.target is aten.relu.default and node.all_input_nodes[0].target is aten.relu.default:
+        return Same(node)
     rule = RULES[node.target](node)
     return MaxPoolOfFour(node) if isinstance(rule, MaxPool) and rule.is_of_four else rule
 
@@ -200,7 +219,8 @@ def _pool_first(means: MeanGraph) -> None:
         with means.graph.inserting_after(pool):
             after = means.graph.call_function(aten.relu.default, (pool,))
         after.meta["val"] = pool.meta["val"]
-        pool.replace_all_uses_with(after, lambda user, after=after: user is not after)
+        for user in [user for user in pool.users if user is not after]:
+            user.replace_input_with(pool, after)
     means.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
 
 

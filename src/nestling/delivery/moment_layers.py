@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
-from nestling.delivery.mean_graph import CONVOLUTIONS, LINEAR, TRANSPOSED, DrawnLayer, argument, size_of
+from nestling.delivery.mean_graph import CONVOLUTIONS, LINEAR, TRANSPOSED, DrawnLayer
 from nestling.delivery.moment_rules import Back, Carried, Factors, Rule, whole
 from nestling.errors import NestlingError
 from nestling.running.layers import VariationalConvolution, by_group
@@ -20,6 +20,7 @@ class Layer(Rule):
     """A layer, with a posterior over its weight or without: variances by the same operation, with squared weights."""
 
     mixes = True
+    variance: Tensor
 
     def __init__(self, node: fx.Node, reading: DrawnLayer | None) -> None:
         super().__init__(node)
@@ -37,7 +38,13 @@ class Layer(Rule):
         """The variance of the weight, as ``variances`` reads it."""
         return reading.layer.posterior.variance().detach()
 
-    def forward(self, x: Carried | Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any) -> tuple[Carried, Back]:  # noqa: ANN401
+    def forward(
+        self,
+        x: Carried | Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *rest: Any,  # noqa: ANN401
+    ) -> tuple[Carried, Back]:
         """The mean and variance of each output."""
         mean = self.operation(x.mean if isinstance(x, Carried) else x, weight, bias, *rest)
         variance, passed = self.variances(x, weight, rest)
@@ -91,6 +98,7 @@ class SeparatedConvolution(Convolution):
         layer, sizes = _convolution(reading), [int(size) for size in self.sizes[0][2:]]
         posterior = layer.posterior
         squares = {"added": posterior.variance().detach(), "passed": posterior.mean.detach().square()}
+        self.square: Tensor
         self.register_buffer("square", reading.scaled(layer.even_weight(squares["passed"], sizes)))
         for name, square in squares.items():
             by_channel, taps = layer.by_place_weights(square)
@@ -137,7 +145,8 @@ class Transposed(Layer):
 
     def back(self, slope: Tensor, weight: Tensor, rest: Sequence[Any]) -> Tensor:
         """The slopes in the input."""
-        stride, padding, _, groups, dilation = (*rest, *[1, 0, 0, 1, 1][len(rest) :])
+        defaults: tuple[Any, ...] = (1, 0, 0, 1, 1)
+        stride, padding, _, groups, dilation = (*rest, *defaults[len(rest) :])
         return _CONVOLVE[self.rank](slope, weight, None, stride, padding, dilation, groups)  # type: ignore[no-any-return]
 
 

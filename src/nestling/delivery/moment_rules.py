@@ -121,7 +121,14 @@ class BatchNorm(Rule):
     """A batch norm in eval mode that no layer took in."""
 
     def forward(
-        self, x: Carried, weight: Any, bias: Any, mean: Tensor, variance: Tensor, momentum: float, eps: float  # noqa: ANN401
+        self,
+        x: Carried,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        variance: Tensor,
+        momentum: float,
+        eps: float,
     ) -> tuple[Carried, Back]:
         """A factor and a shift for each channel."""
         shape = (1, -1, *[1] * (x.mean.ndim - 2))
@@ -190,7 +197,7 @@ class Mean(Rule):
         if not axes or any(axis % len(self.sizes[0]) == 0 for axis in axes):  # type: ignore[union-attr,operator]
             raise no_rule(node)
 
-    def forward(self, x: Carried, axes: Sequence[int], keepdim: bool = False) -> tuple[Carried, Back]:
+    def forward(self, x: Carried, axes: list[int], keepdim: bool = False) -> tuple[Carried, Back]:
         """The mean of independent elements."""
         number, size = 1, x.mean.shape
         for axis in axes:
@@ -279,7 +286,11 @@ class MaxPool(Rule):
             for length, window, step in zip(size[2:], self.window, self.stride, strict=True)
         )
         places = [
-            (..., slice(row, row + last_row + 1, self.stride[0]), slice(column, column + last_column + 1, self.stride[1]))
+            (
+                ...,
+                slice(row, row + last_row + 1, self.stride[0]),
+                slice(column, column + last_column + 1, self.stride[1]),
+            )
             for row in range(height)
             for column in range(width)
         ]
@@ -309,10 +320,8 @@ class MaxPoolOfFour(MaxPool):
         apart = torch.eye(columns, dtype=x.mean.dtype, device=x.mean.device)
         left, right = apart[:, ::2], apart[:, 1::2]
         *by_channel, by_place = x.variance
-        pair = [
-            Sloped(x.mean @ side, whole((*by_channel, by_place @ side)), []) for side in (left, right)
-        ]
-        beside = larger(*pair, scaled_std((*by_channel, by_place @ (left + right))))
+        pair = [Sloped(x.mean @ side, whole((*by_channel, by_place @ side)), []) for side in (left, right)]
+        beside = larger(pair[0], pair[1], scaled_std((*by_channel, by_place @ (left + right))))
         above = largest([*zip(_halves(beside.mean), _halves(beside.variance), strict=True)])
         across, down = beside.slopes[0], above.slopes[0]
 
@@ -350,9 +359,7 @@ def sum_of(tensors: Any) -> Tensor:  # noqa: ANN401
 
 def _onto_windows(parts: Tensor, taps: Tensor, stride: Sequence[int], size: torch.Size) -> Tensor:
     """Slopes (B, C, parts, H', W') put where windows read, by taps (parts, 1, height, width), and added up."""
-    rest = [
-        (length - window) % step for length, window, step in zip(size[2:], taps.shape[2:], stride, strict=True)
-    ]
+    rest = [(length - window) % step for length, window, step in zip(size[2:], taps.shape[2:], stride, strict=True)]
     spread = F.conv_transpose2d(parts.flatten(0, 1), taps, stride=tuple(stride), output_padding=rest)
     return spread.view(-1, *size[1:])
 

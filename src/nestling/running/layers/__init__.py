@@ -13,10 +13,10 @@ from nestling.running.layers.convolution import (
     VariationalConv1d,
     VariationalConv2d,
     VariationalConv3d,
+    VariationalConvolution,
     VariationalConvTranspose1d,
     VariationalConvTranspose2d,
     VariationalConvTranspose3d,
-    VariationalConvolution,
     by_group,
 )
 from nestling.running.layers.layer import VariationalLayer, mean_name, plain_name

@@ -77,6 +77,19 @@ class VariationalConvolution(VariationalLayer):
     def even_weight(self, squares: Tensor, sizes: Sequence[int]) -> Tensor:
         """(out, in / groups): squares of a weight as they are read if inputs of these sizes are the same everywhere."""
 
+    def by_place_weights(self, squares: Tensor) -> tuple[Tensor, Tensor]:
+        """A factor per input channel and one per tap (*taps): their product stands for the mean over outputs."""
+        mean = squares.mean(0)
+        by_channel, taps = mean.flatten(1).sum(1), mean.new_ones(())
+        for axis in range(self.rank):
+            taps = taps.unsqueeze(-1) * self._tap_shares(axis, mean)
+        return by_channel, taps
+
+    def _tap_shares(self, axis: int, mean: Tensor) -> Tensor:
+        """(taps,): the shares of an axis's taps in squares of a weight (in, *taps)."""
+        by_tap = mean.movedim(axis + 1, 0).flatten(1).sum(1)
+        return by_tap / by_tap.sum().clamp_min(torch.finfo(mean.dtype).tiny)
+
     def can_pull_back(self, x: Tensor) -> bool:
         """Whether the input is a batch, padded with as many zeros at one end of each axis as at the other."""
         return self.is_batch(x) and self.padding_mode == "zeros" and self._edges[::2] == self._edges[1::2]
@@ -218,11 +231,6 @@ class _Forward(VariationalConvolution):
         counts = mean.new_zeros(size + 1, read.shape[1])
         return counts.scatter_add_(0, read, by_tap.unsqueeze(1).expand(read.shape))[1:]
 
-    def _tap_shares(self, axis: int, mean: Tensor) -> Tensor:
-        """(taps,): the shares of an axis's taps in squares of a weight (in, *taps)."""
-        by_tap = mean.movedim(axis + 1, 0).flatten(1).sum(1)
-        return by_tap / by_tap.sum().clamp_min(torch.finfo(mean.dtype).tiny)
-
     def _geometry(self, sizes: object) -> tuple[object, ...]:
         """All that decides which inputs a tap reads, for inputs of these sizes."""
         return sizes, self.kernel_size, self.stride, self.dilation, self.padding_mode, tuple(self._edges)
@@ -233,14 +241,6 @@ class _Forward(VariationalConvolution):
             shares = self._shares(axis, size, squares).sum(1)
             squares = (squares * shares.view(-1, *[1] * (squares.ndim - 3))).sum(2)  # the same under autocast
         return squares
-
-    def by_place_weights(self, squares: Tensor) -> tuple[Tensor, Tensor]:
-        """What ``_by_place`` reads with: a factor per input channel, and a factor per tap (*taps)."""
-        mean = squares.mean(0)
-        by_channel, taps = mean.flatten(1).sum(1), mean.new_ones(())
-        for axis in range(self.rank):
-            taps = taps.unsqueeze(-1) * self._tap_shares(axis, mean)
-        return by_channel, taps
 
     def _shares(self, axis: int, size: int, like: Tensor) -> Tensor:
         """(taps, size): the share of output positions along an axis at which a tap reads each input."""
@@ -293,7 +293,7 @@ class _Transposed(VariationalConvolution):
             shares = ((reached >= 0) & (reached < outputs)).sum(1).to(squares) / outputs
             squares = (squares * shares.view(-1, *[1] * (squares.ndim - 3))).sum(2)
         groups = self.num_groups(squares)
-        return squares.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+        return squares.reshape(groups, -1, squares.shape[1]).transpose(1, 2).flatten(0, 1)
 
     def _output_size(self, axis: int, size: int) -> int:
         reach = self.dilation[axis] * (self.kernel_size[axis] - 1) + 1

@@ -7,7 +7,15 @@ rules leave out.
 """
 
 from nestling.running.moments import pooling, rules
-from nestling.running.moments.moments import Carrying, Moments, carrying, corrected, drawn_outputs, in_pairs, register_noise
+from nestling.running.moments.moments import (
+    Carrying,
+    Moments,
+    carrying,
+    corrected,
+    drawn_outputs,
+    in_pairs,
+    register_noise,
+)
 from nestling.running.moments.rules import scale_and_shift
 from nestling.running.moments.sources import Direction, arriving, graph_of_means
 

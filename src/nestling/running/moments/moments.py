@@ -92,13 +92,12 @@ class Moments:
         variances are exact too.
         """
         copies = [1] * (self._mean.ndim - 1)
-        moments = self._mean.detach(), self._variance, self.together
-        repeated = [None if moment is None else moment.repeat(number, *copies) for moment in moments]
-        noise = _noise_in_pairs(self._mean.detach(), number)
-        in_common = None
+        mean, variance = (moment.repeat(number, *copies) for moment in (self._mean.detach(), self._variance))
+        noise, together, in_common = _noise_in_pairs(self._mean.detach(), number), None, None
         if self.together is not None:
+            together = self.together.repeat(number, *copies)
             in_common = _noise_in_pairs(self.together.new_empty(len(self), *copies), number)
-        sampled = drawn_outputs(*repeated, noise, in_common)  # type: ignore[arg-type]
+        sampled = drawn_outputs(mean, variance, together, noise, in_common)
         return sampled.relu_() if self.rectified else sampled
 
     @classmethod
