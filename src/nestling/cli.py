@@ -13,7 +13,7 @@ from nestling import commands
 from nestling.cascade import Cascading
 from nestling.commands import MODELS, Device
 from nestling.data import AugmentChoice
-from nestling.delivery import FormatName, Layout
+from nestling.delivery import FormatName, Layout, UncertaintyName
 from nestling.errors import NestlingError, ProcessError
 from nestling.launch import launched_rank
 from nestling.network import Nesting
@@ -174,7 +174,7 @@ def export(
     to: FormatName = "onnx",
     cut: float | None = None,
     under: tuple[str, ...] = (),
-    uncertainty: str | None = None,
+    uncertainty: UncertaintyName | None = None,
     layout: Layout = "nchw",
     floats: bool = False,
     out: Path | None = None,
@@ -190,7 +190,7 @@ def export(
         to: The format.
         cut: Fraction of every group to keep.
         under: Budgets for a run that was searched: params, macs, bytes or latency_ms, each as name=value.
-        uncertainty: What the file says of its own uncertainty.
+        uncertainty: What the file says of its own uncertainty: draws takes noise as an input, moments needs one pass.
         layout: The channels of images first, or last as in image files.
         floats: Take numbers from 0 to 1 in place of bytes.
         out: The file; by default one in the run's folder, named by the number of parameters.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from nestling.prediction.calibration import Calibration
     from nestling.prediction.detection import Detection
     from nestling.prediction.evaluate import check_repeatable, evaluate, pairs
-    from nestling.prediction.forward_passes import By, CutLike, passes
+    from nestling.prediction.forward_passes import OUTPUT_SAMPLES, By, CutLike, passes
     from nestling.prediction.likelihood import Likelihood
     from nestling.prediction.likelihoods import (
         LIKELIHOODS,

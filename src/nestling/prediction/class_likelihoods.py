@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
@@ -112,14 +112,14 @@ class Categorical(_Classes):
         """One per class."""
         return output.shape[1]
 
-    def direction(self, output: Tensor) -> Direction:
+    def direction(self, output: Tensor, signs: Callable[[Tensor], Tensor] = random_signs) -> Direction:
         """The gradient of the likeliest class's log-odds; with several positions, each has a random sign."""
         if output.ndim < 2 or output.shape[1] < 2:
-            return super().direction(output)
+            return super().direction(output, signs)
         top = output.argmax(1, keepdim=True)
         slope = output.scatter(1, top, -torch.inf).softmax(1).neg_().scatter_(1, top, 1.0)
         several = math.prod(output.shape[2:]) > 1
-        return Direction(slope.mul_(random_signs(top.to(slope))) if several else slope, random=several)
+        return Direction(slope.mul_(signs(top.to(slope))) if several else slope, random=several)
 
 
 class Bernoulli(_Classes):
