@@ -7,12 +7,10 @@ from nestling.lazily import imports_lazily
 if TYPE_CHECKING:
     from nestling.delivery.about import known_of
     from nestling.delivery.agreement import Agreement
-    from nestling.delivery.drawn import drawn_graph
     from nestling.delivery.export import Exported, export
     from nestling.delivery.formats import FORMATS
     from nestling.delivery.hub import load_hub, push_hub, write_hub
     from nestling.delivery.int8 import to_int8
-    from nestling.delivery.moment_graph import moments_graph
     from nestling.delivery.options import FormatName, Layout, UncertaintyName
     from nestling.delivery.packed_weights import to_packed
     from nestling.delivery.quantised import Quantised

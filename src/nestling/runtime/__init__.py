@@ -14,6 +14,6 @@ if TYPE_CHECKING:
     from nestling.runtime.session import Session
     from nestling.runtime.uncertainty import noise_for
 
-__all__ = ["Answers", "Network", "Session", "open"]
+__all__ = ["Answers", "Network", "Session", "noise_for", "open"]
 
 imports_lazily(__name__)
