@@ -19,7 +19,8 @@ import torch
 from measuring import in_turns, machine, ratio, report
 
 import nestling as nl
-from nestling.delivery import drawn_graph, moments_graph
+from nestling.delivery.drawn import drawn_graph
+from nestling.delivery.moment_graph import moments_graph
 from nestling.delivery.formats import Graph
 from nestling.runtime import noise_for
 

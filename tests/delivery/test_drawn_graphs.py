@@ -16,7 +16,7 @@ from uncertain_networks import (
 )
 
 import nestling as nl
-from nestling.delivery import drawn_graph
+from nestling.delivery.drawn import drawn_graph
 from nestling.errors import NestlingError
 from nestling.prediction.forward_passes import passes
 from nestling.prediction.likelihoods import likelihood_for

@@ -15,7 +15,7 @@ from uncertain_networks import (
 )
 
 import nestling as nl
-from nestling.delivery import moments_graph
+from nestling.delivery.moment_graph import moments_graph
 from nestling.errors import NestlingError
 from nestling.prediction.class_likelihoods import Categorical
 from nestling.prediction.likelihood import Likelihood
