@@ -602,7 +602,7 @@ def test_search_and_extract(run, tmp_path):
     assert (run / "curve.png").read_bytes()[:4] == b"\x89PNG"
     most = curve.rows[0].params + 1
     said = commands.extract(run, under=[f"params={most}"])
-    small = torch.export.load(run / f"small-{curve.rows[0].params}" / "network.pt2").module()
+    small = nl.load_small(run / f"small-{curve.rows[0].params}")
     assert str(run / f"small-{curve.rows[0].params}") in said
     opened = nl.open_run(run)
     x = torch.randn(9, *opened.nested.example[0][0].shape[1:])
@@ -678,7 +678,7 @@ def test_a_searched_cut_is_one_network_everywhere(place, with_norms, tmp_path):
         assert (scores.quality, -scores.nll) == (row.score, row.log_likelihood)
     row = curve.rows[1]
     commands.extract(run, under=[f"params={row.params}"], out=tmp_path / "small")
-    small = torch.export.load(tmp_path / "small" / "network.pt2").module()
+    small = nl.load_small(tmp_path / "small")
     x, _ = next(iter(data.batches("test", 100)))
     with torch.no_grad(), nested.at(row.cut):
         assert torch.allclose(small(x), nested(x), atol=1e-5)
@@ -797,15 +797,16 @@ def test_prune_leaves_a_network_that_runs_by_itself(place, tmp_path, structure):
     low, high = about["test"]["bounds"]["accuracy"]
     assert f"test accuracy {about['test']['accuracy']:.4g} (95 % interval {low:.4g} to {high:.4g})" in said
     loaded = nl.data.load(str(place / "classes.npz"))
-    program = torch.export.load(tmp_path / "out" / "network.pt2").module()
+    small = nl.load_small(tmp_path / "out")
     whole = nl.models.build("mlp", hidden=[12, 8], in_features=25, num_classes=4)
     again = nl.load_pruned(tmp_path / "out" / "pruned.safetensors", whole)
     x, y = next(iter(loaded.batches("test", 500)))
     with torch.no_grad():
-        assert about["test"]["accuracy"] == pytest.approx(float((program(x).argmax(1) == y).float().mean()))
-        assert torch.allclose(again(x), program(x), atol=1e-6)
-    assert {path.name for path in (tmp_path / "out").glob("*.*")} == {"network.pt2", "pruned.safetensors", "small.json"}
-    assert f"({(tmp_path / 'out' / 'network.pt2').stat().st_size:,} of" in said  # the headline is of this file
+        assert about["test"]["accuracy"] == pytest.approx(float((small(x).argmax(1) == y).float().mean()))
+        assert torch.allclose(again(x), small(x), atol=1e-6)
+    files = {path.name: path.stat().st_size for path in (tmp_path / "out").glob("*.*")}
+    assert set(files) == {"network.json", "pruned.safetensors", "small.json"}
+    assert f"({files['network.json'] + files['pruned.safetensors']:,} of" in said  # the headline is of these files
     again = commands.prune(*words, model_options=["hidden=[12, 8]"])
     assert without_times(again) == without_times(said)
 

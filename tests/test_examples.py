@@ -121,8 +121,7 @@ def test_an_own_cnn_and_image_folder_become_a_file(tmp_path):
     assert accuracies[1] == accuracies[2], "the file computes what the cut did"
     sizes = [int(re.search(r"([\d,]+) multiply-adds", line)[1].replace(",", "")) for line in (whole, cut)]
     assert sizes[1] <= 0.5 * sizes[0]
-    program = torch.export.load(tmp_path / "run" / "small" / "network.pt2").module()
-    assert program(torch.zeros(3, 1, 16, 16)).shape == (3, 4)
+    assert nl.load_small(tmp_path / "run" / "small")(torch.zeros(3, 1, 16, 16)).shape == (3, 4)
 
 
 def test_a_hugging_face_classifier():

@@ -1,28 +1,38 @@
 """``search`` and ``extract``: from a run to its curve, and to a smaller network."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from nestling.budgets import read_budgets
+from nestling.budgets import Limit, read_budgets
 from nestling.commands.building import torch_device
 from nestling.commands.options import Device
 from nestling.commands.own_data import data_of
 from nestling.data import Data
-from nestling.delivery import PROGRAM_FILE, Packing, save_small
+from nestling.delivery import Packing, small_record, write_small
 from nestling.errors import ArgumentError, RunError
 from nestling.prediction import likelihood_for
 from nestling.processes import connected
 from nestling.reading import Cut, make_cut
 from nestling.report import curve_table, draw_front
-from nestling.running import Nested, norms_with_statistics
+from nestling.running import Nested, batch_of, latencies_ms, norms_with_statistics, program_of
 from nestling.running import cost as run_cost
 from nestling.running import extract as run_extract
 from nestling.running.layers import plain_name
 from nestling.search import CostName, Curve, Searching
 from nestling.search import search as run_search
-from nestling.storage import FolderLock, packed, remove_parts, weights_digest
-from nestling.training import Run, Stopping, keep_statistics, make_feed, make_statistics, open_run
+from nestling.storage import FolderLock, packed, plain_files, read_json, remove_parts, weights_digest
+from nestling.training import (
+    RECIPE_FILE,
+    Run,
+    Stopping,
+    identity_of,
+    keep_statistics,
+    make_feed,
+    make_statistics,
+    open_run,
+)
 
 CURVE_FILE = "curve.json"
 
@@ -79,30 +89,49 @@ def extract(
     cut: float | None = None,
     under: Sequence[str] = (),
     all_bits: bool = False,
+    program: bool = False,
     out: Path | None = None,
     trust: bool = False,
 ) -> str:
-    """Extract the network of a cut, or the best of the curve under a budget, from a run to a separate folder."""
+    """Extract the network of a cut, or the best of the curve under a budget, from a run to a separate folder.
+
+    The latency that is said is that of the network as ``load_small`` gives it.
+    """
     if (cut is None) == (not under):
         raise ArgumentError("extract", "both or neither", "a cut, or budgets", "Pass --cut 0.5 or --under macs=1e6.")
-    budget = {name: str(limit) for name, limit in read_budgets(under).items()}
+    limits = read_budgets(under)
+    budget = {name: str(limit) for name, limit in limits.items()}
     run = open_run(folder, trust=trust)
     nested = run.nested
-    row = _curve_of(run, _words(folder, trust)).row_under(**budget) if cut is None else None
+    curve = _curve_of(run, _words(folder, trust)) if cut is None else None
+    row = None if curve is None else curve.row_under(**budget)
     wanted = make_cut(nested.groups, row.cut if row is not None else cut or 0.0)
     packing = _packing(run, wanted, all_bits=all_bits, trust=trust)
     small = run_extract(nested, wanted)
-    small_cost = run_cost(nested, wanted, latency=True)
+    files = plain_files(small, nested.example, packing)
+    (milliseconds,) = latencies_ms([files.module], batch_of(*nested.example, 1))
+    small_cost = replace(run_cost(nested, wanted), latency_ms=milliseconds)
     target = folder / f"small-{small_cost.params}" if out is None else out
     likelihood = likelihood_for(nested, run.likelihood).settled()
     about = {"cut": wanted.as_dict(), "cost": vars(small_cost), "budget": budget, "score": row and row.score}
-    about |= {"likelihood": likelihood.to_dict()}
-    save_small(small, nested.example, target, about, packing)
+    identity = identity_of(read_json(folder / RECIPE_FILE))
+    about |= small_record(run.data, likelihood, run.calibration(wanted), identity)
+    write_small(files, target, about, program=program_of(small, nested.example) if program else None)
     is_share = row is not None and likelihood.targets == "classes" and 0 <= row.score <= 1
     quality = f", {row.score:.2%} on the validation data" if row is not None and is_share else ""
     sizes = f"{small_cost.params:,} parameters, {small_cost.macs:,} MACs, {small_cost.bytes:,} bytes"
     sizes += f", {small_cost.latency_ms:.3g} ms here"
-    return f"{target} has a network of {sizes}{quality}. Run it: torch.export.load('{target}/{PROGRAM_FILE}').module()"
+    beyond = "" if curve is None else _beyond(limits, curve, milliseconds)
+    return f"{target} has a network of {sizes}{quality}.{beyond} Run it: nl.load_small('{target}')"
+
+
+def _beyond(limits: Mapping[str, Limit], curve: Curve, milliseconds: float) -> str:
+    """What to say if the delivered network takes longer than the budget that it was chosen for."""
+    limit, whole = limits.get("latency_ms"), curve.rows[-1].latency_ms
+    most = None if limit is None or whole is None else limit.most(whole)
+    if most is None or milliseconds <= most:
+        return ""
+    return f" That is above the budget of {most:.3g} ms: it was faster when it was searched. Give a smaller budget."
 
 
 def _packing(run: Run, cut: Cut, *, all_bits: bool, trust: bool) -> Packing:

@@ -50,12 +50,18 @@ UNPROVEN = "the network's code may take another path for inputs of these sizes t
 
 
 def export_graph(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool = False, sides: bool = False
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    dynamic: bool = False,
+    sides: bool = False,
+    asserted: bool = False,
 ) -> Graph:
     """Export a module in the mode it is in; ``dynamic`` keeps the sizes of the inputs open where the code allows it.
 
-    Of images only the batch size stays open, unless ``sides`` is set. A dynamic graph raises an error for sizes that
-    could take another path through the code.
+    Of images only the batch size stays open, unless ``sides`` is set. A dynamic graph, or one with ``asserted`` sizes,
+    raises an error for sizes that could take another path through the code.
     """
     shapes = _open_shapes(args, kwargs, sides) if dynamic else None
     try:
@@ -68,7 +74,7 @@ def export_graph(
     _inline(program.graph_module)
     for node in program.graph.find_nodes(op="call_function", target=ASSERTED_METADATA):
         program.graph.erase_node(node)  # the assertion fixes the precision; the check runs in another
-    if dynamic:
+    if dynamic or asserted:
         _assert_sizes(program)
     program.graph.eliminate_dead_code()
     signature = program.graph_signature

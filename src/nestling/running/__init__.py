@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
-    from nestling.running.agreement import check_same, gap, with_noise
+    from nestling.running.agreement import TOLERANCE, check_same, gap, with_noise
     from nestling.running.batches import Read, as_call, inputs_of, pair_of, read_by
     from nestling.running.bits import (
         FIRST_SHARPNESS,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nestling.running.norms import norms_with_statistics, were_trained
     from nestling.running.outputs import Output, Pick, pick_output, picked
     from nestling.running.packed_bits import num_bytes, pack, unpack
+    from nestling.running.plain_graph import PlainGraph
     from nestling.running.program import Program, program_of
     from nestling.running.quantiser import NUM_PAIRS, check_num_pairs, codes, dequantise
     from nestling.running.recalibrate import recalibrate

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from nestling.reading import Axis, Branch, Plan, PlannedSize
+from nestling.errors import ShapeError
+from nestling.reading import UNPROVEN, Axis, Branch, Plan, PlannedSize
 from nestling.running.norms import batch_norms
 from nestling.torch_parts import OpOverload, child_store, pytree, schema_of
 
@@ -42,6 +43,13 @@ def graph_module(
     return builder.build(), builder.sizes, builder.norms
 
 
+def refused_sizes(fault: RuntimeError, advice: str) -> ShapeError | None:
+    """The error to show instead of a graph's own if the sizes of its inputs are the cause, else None."""
+    _, found, why = str(fault).partition(UNPROVEN)
+    given = "sizes for which the network's code may take another path than for its example"
+    return ShapeError("inputs", given, f"sizes with {why}", advice) if found else None
+
+
 class _Builder:
     def __init__(self, module: nn.Module, plan: Plan, state: Mapping[str, Tensor], dropped: Collection[Branch]) -> None:
         self.module = module
@@ -74,20 +82,20 @@ class _Builder:
                 copied[node] = self._copy(node, copied)
         built = fx.GraphModule(self.root, self.graph)
         for name, tensor in self.state.items():
-            _hold_at(built, name, tensor)  # what the graph does not use stays in the state, under all of its names
+            hold_at(built, name, tensor)  # what the graph does not use stays in the state, under all of its names
         for node, name in source.tensor_names.items():
             if node in copied and name not in self.state:  # fx keeps every buffer it copies in the state
-                _hold_at(built, name, _tensor_at(self.module, name), persistent=False)
+                hold_at(built, name, _tensor_at(self.module, name), persistent=False)
         for node, tensor in source.constants.items():
             if node in copied:
-                _hold_at(built, f"constant_{node.name}", tensor, persistent=False)
+                hold_at(built, f"constant_{node.name}", tensor, persistent=False)
         return built.train(self.module.training)
 
     def _copy(self, node: fx.Node, copied: dict[fx.Node, fx.Node]) -> fx.Node:
         attribute = self._attribute(node)
         if attribute is not None:
             name, tensor = attribute
-            _hold_at(self.root, name, tensor, persistent=name in self.state)
+            hold_at(self.root, name, tensor, persistent=name in self.state)
             return self.graph.get_attr(name)
         if node.op == "output":
             results = [copied[result] if isinstance(result, fx.Node) else result for result in node.args[0]]  # type: ignore[union-attr]
@@ -208,7 +216,8 @@ def _tensor_at(module: nn.Module, name: str) -> Tensor:
     return tensor
 
 
-def _hold_at(root: nn.Module, name: str, tensor: Tensor, *, persistent: bool = True) -> None:
+def hold_at(root: nn.Module, name: str, tensor: Tensor, *, persistent: bool = True) -> None:
+    """Give a module a parameter or buffer under a name with dots, with the submodules that the name needs."""
     *path, key = name.split(".")
     for child in path:
         if child not in child_store(root):

@@ -7,6 +7,7 @@ from nestling.lazily import imports_lazily
 if TYPE_CHECKING:
     from nestling.storage.files import (
         digest,
+        json_bytes,
         parsed,
         plain_file,
         read_bytes,
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
         write_whole,
     )
     from nestling.storage.lock import FolderLock
+    from nestling.storage.nonzero import pack_bits, restored, stored, unpack_bits
+    from nestling.storage.packed import Packing
+    from nestling.storage.plain_files import GRAPH_FILE, PlainFiles, plain_files, plain_network
     from nestling.storage.saving import (
         WEIGHTS_FILE,
         describe,
