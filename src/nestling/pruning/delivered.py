@@ -24,8 +24,9 @@ class Delivered:
     @cached_property
     def files(self) -> PlainFiles | None:
         """The files of the network in eval mode; None if its graph can't be stored, and it is run as it is."""
+        picks = kept_inputs(self.network)
         try:
-            return plain_files(self.network, as_call(self.example), notes={"picks": kept_inputs(self.network)})
+            return plain_files(self.network, as_call(self.example), notes={"picks": picks} if picks else {})
         except TraceError:
             return None
 

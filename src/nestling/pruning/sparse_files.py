@@ -41,7 +41,7 @@ def load_pruned(path: str | PathLike[str], module: nn.Module, *, sparse: bool = 
     tensors, record = read_tensors(place)
     network = deepcopy(module)
     try:
-        shapes, picks = record["shapes"], record["picks"]
+        shapes, picks = record["shapes"], record.get("picks", {})
         whole = restored(place, shapes, tensors)
         for pick in picks:
             parent = pick.rpartition(".")[0]

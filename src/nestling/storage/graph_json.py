@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from nestling.errors import ArgumentError, NestlingError, TraceError
-from nestling.reading import Groups, Holders, Ids, Plan, export_graph
+from nestling.errors import ArgumentError, TraceError
+from nestling.reading import Groups, Holders, Ids, Plan
 from nestling.running import TOLERANCE, PlainGraph, batch_of, gap, with_noise
 from nestling.storage.files import json_bytes, parsed
 from nestling.storage.plan_json import UnwritableError, plan_from_json, plan_to_json
@@ -58,10 +58,10 @@ def graph_to_json(network: nn.Module, call: Call) -> tuple[dict[str, Any], dict[
         if worst <= TOLERANCE:
             return record, extra, module
         last = TraceError(f"its graph differs from it by {worst:.2g} of the largest output")
-    why = last if isinstance(last, NestlingError) else f"{type(last).__name__}: {last}"
+    why = str(last) or str(last.__cause__)
     raise TraceError(
-        f"the network can't be stored as data ({' '.join(str(why).split())[:200]}). Keep it in Python (nl.extract), "
-        "or export it to a format of another runtime."
+        f"the network can't be stored as data ({' '.join(why.split())[:200]}). Keep it in Python (nl.extract), or export "
+        "it for another runtime."
     ) from last
 
 
@@ -84,6 +84,8 @@ def graph_from_json(saved: Mapping[str, Any], tensors: Mapping[str, Tensor], mad
 
 
 def _record_of(network: nn.Module, example: Call, *, dynamic: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    from nestling.reading import export_graph  # here, since it takes long to import and loading does not need it
+
     graph = export_graph(network, *example, dynamic=dynamic, asserted=True)
     args, kwargs = pytree.tree_unflatten(list(range(graph.in_spec.num_leaves)), graph.in_spec)
     outputs = pytree.tree_unflatten(list(range(graph.out_spec.num_leaves)), graph.out_spec)
