@@ -67,7 +67,7 @@ def export_graph(
     try:
         with _quiet_torch_logs(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The tensor attributes")  # torch misreads the list of an LSTM's weights
-            program = exported(_Traced(module), args, kwargs, shapes)
+            program = exported(_Traced(module), (args, kwargs), {}, shapes)
     except Exception as fault:  # torch raises errors of many kinds, from the user's code and from torch's
         trail = "".join(traceback.format_exception(fault))
         raise TraceError(user_line(str(fault)) or user_line(trail)) from fault
@@ -87,19 +87,22 @@ def export_graph(
         graph=program.graph,
         tensor_names={node: names[node.name] for node in placeholders if node.name in names},
         constants={node: program.constants[lifted[node.name]] for node in placeholders if node.name in lifted},
-        in_spec=program.call_spec.in_spec,
+        in_spec=pytree.tree_structure((args, kwargs)),
         out_spec=program.call_spec.out_spec,
     )
 
 
 class _Traced(nn.Module):
-    """A module wrapped for the export, so that torch does not print the graph to stderr where tracing fails."""
+    """A module wrapped for the export, so that torch does not print the graph to stderr where tracing fails.
+
+    It takes both kinds of arguments as values: torch can't leave the sizes of arguments by name open.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         """Run the module, and turn torch's errors into ``TraceError``, for which torch does not print the graph."""
         try:
             return self.module(*args, **kwargs)
@@ -268,5 +271,4 @@ def _open_shapes(args: tuple[Any, ...], kwargs: dict[str, Any], sides: bool) -> 
             return None
         return dict.fromkeys(range(leaf.ndim if leaf.ndim < 4 or sides else 1), torch.export.Dim.AUTO)
 
-    arguments = {"args": args, "kwargs": kwargs}  # as _Traced takes them; torch refuses the names of empty ones
-    return pytree.tree_map(open_all, {name: values for name, values in arguments.items() if values})
+    return pytree.tree_map(open_all, {"args": args, "kwargs": kwargs})  # as _Traced takes them
