@@ -26,8 +26,9 @@ from nestling.data import MissingError
 from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
 from nestling.network import Nesting
 from nestling.pruning import Pruning
+from nestling.running import PlainGraph
 from nestling.search import Searching
-from nestling.storage import write_json
+from nestling.storage import read_json, write_json
 from nestling.training import Recipe, Stopped, keep_statistics
 from nestling.training.run import identity_of
 
@@ -613,6 +614,36 @@ def test_search_and_extract(run, tmp_path):
     assert about["cut"] == {"layers.1": 2, "layers.3": 2}
     weights = load_file(tmp_path / "half" / "weights.safetensors")
     assert sum(own.numel() for own in weights.values()) == about["cost"]["params"]
+
+
+def test_an_extracted_network_knows_what_it_takes(place, run, tmp_path):
+    """Bytes as they are in files: the folder alone gives the scores of the run, and its calibration of the cut."""
+    commands.evaluate(run, (0.5,), samples=0)
+    commands.extract(run, cut=0.5, out=tmp_path / "half")
+    small, opened = nl.load_small(tmp_path / "half"), nl.open_run(run)
+    test = nl.data.load(place / "classes.npz").split("test")
+    answer, calibration = small.predict(test.inputs), opened.calibration(0.5)
+    assert calibration is not None
+    x, _ = next(iter(nl.data.load(place / "classes.npz").batches("test", 500)))
+    expected = nl.predict(opened.nested, x, cut=0.5, samples=0, calibration=calibration)
+    torch.testing.assert_close(answer.log_probs, expected.log_probs, rtol=1e-4, atol=1e-4)
+    assert answer.thresholds == calibration.thresholds
+    assert small.about["run"] == identity_of(read_json(run / "recipe.json"))
+    assert small.about["classes"] == opened.data["classes"]
+
+
+def test_a_latency_above_the_budget_is_said(run, tmp_path, monkeypatch):
+    """The network as it is loaded is measured again, and is what the table says."""
+    commands.search(run, "latency", Searching(num_points=3))
+    searching = import_module("nestling.commands.searching")
+    for milliseconds, beyond in ((1e-9, False), (123.456, True)):
+        timed = []
+        monkeypatch.setattr(searching, "latencies_ms", lambda own, _, to=timed, ms=milliseconds: to.extend(own) or [ms])
+        said = commands.extract(run, under=["latency_ms=100"], out=tmp_path / "small")
+        assert isinstance(timed[0], PlainGraph)
+        assert ("above the budget of 100 ms" in said) is beyond
+        about = json.loads((tmp_path / "small" / "small.json").read_text())
+        assert about["cost"]["latency_ms"] == milliseconds
 
 
 def transferred(place, out, **options):

@@ -147,7 +147,7 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
 
-class Measured(DispatchMode):
+class Measured(DispatchMode):  # type: ignore[no-untyped-call]
     """Operations on tensors of the device meta give tensors without memory, of which all ``bytes`` are counted.
 
     What makes tensors of its own makes them on meta too. Raises a MemoryError as soon as there are more than ``most``.

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import pickle
-import random
 import shutil
 import sys
 import zipfile
@@ -17,9 +16,9 @@ from torch import nn
 
 import nestling as nl
 from effort import tries
+from forging import forgeries, read_or_refused, write_signed
 from nestling.delivery import load_small, save_small, small_record
-from nestling.errors import NestlingError
-from nestling.storage.files import digest, read_json, read_tensors, tensor_bytes
+from nestling.storage.files import read_json, read_tensors, tensor_bytes
 
 GRAPH, WEIGHTS, ABOUT = "network.json", "weights.safetensors", "small.json"
 SOURCE = Path(nl.__file__).parent
@@ -55,7 +54,14 @@ def good(tmp_path_factory):
 
 
 def record():
-    data = {"name": "mine", "task": "classification", "as_bytes": True, "input_shape": [1, 5, 5], "mean": [0.3], "std": [0.5]}
+    data = {
+        "name": "mine",
+        "task": "classification",
+        "as_bytes": True,
+        "input_shape": [1, 5, 5],
+        "mean": [0.3],
+        "std": [0.5],
+    }
     calibration = nl.Calibration(1.5, {0.9: 0.8}, 100, "categorical", 0, None)
     return small_record(data | {"classes": ["a", "b", "c"]}, nl.prediction.Categorical(), calibration, "0" * 64)
 
@@ -156,13 +162,7 @@ def sign(folder):
 
     about = read_json(folder / ABOUT)
     about["files"] = {name: sha256((folder / name).read_bytes()).hexdigest() for name in (GRAPH, WEIGHTS)}
-    write(folder / ABOUT, about)
-
-
-def write(path, content):
-    """Write a file of JSON with a checksum that fits."""
-    text = {"format": 1} | content
-    path.write_text(json.dumps(text | {"sha256": digest(text)}))
+    write_signed(folder / ABOUT, about)
 
 
 def test_a_folder_as_it_was_written_is_read(good, folder):
@@ -205,7 +205,7 @@ def test_a_folder_of_a_version_that_wrote_programs(folder):
     (folder / "network.pt2").write_bytes(archive("archive/data.pkl"))
     about = read_json(folder / ABOUT)
     del about["files"]
-    write(folder / ABOUT, about)
+    write_signed(folder / ABOUT, about)
     refused(folder, r"network\.pt2, which torch unpickles and nestling does not read\. Extract the network again")
 
 
@@ -213,13 +213,17 @@ def test_a_folder_of_a_version_that_wrote_programs(folder):
     "files",
     [
         *({}, [], "x", {GRAPH: ""}, {GRAPH: "", "../secret": ""}, {GRAPH: "", "/etc/passwd": ""}),
-        *({GRAPH: "", "network.pt2": ""}, {GRAPH: "", WEIGHTS: "", "pruned.safetensors": ""}, {GRAPH: 1, WEIGHTS: None}),
+        *(
+            {GRAPH: "", "network.pt2": ""},
+            {GRAPH: "", WEIGHTS: "", "pruned.safetensors": ""},
+            {GRAPH: 1, WEIGHTS: None},
+        ),
     ],
     ids=str,
 )
 def test_files_that_a_record_may_not_name(folder, files):
     about = read_json(folder / ABOUT)
-    write(folder / ABOUT, about | {"files": files})
+    write_signed(folder / ABOUT, about | {"files": files})
     refused(folder)
 
 
@@ -295,7 +299,7 @@ FORGED = {
 def test_graphs_that_were_made_by_hand(folder, capfd, forge):
     graph = read_json(folder / GRAPH)
     forge(graph)
-    write(folder / GRAPH, graph)
+    write_signed(folder / GRAPH, graph)
     sign(folder)
     if forge is FORGED["sizes"]:  # a network that is cut no further has none, and nothing reads them
         load(folder)
@@ -335,53 +339,18 @@ def test_zeros_without_end_are_refused_before_memory_is_taken(folder):
 
 # Every entry of every file, replaced in turn, with checksums that fit.
 
-VALUES = (
-    *(None, True, False, 0, 1, 2, -1, 7, 10**9, 2**31, 2**63, 10**400, 0.5, -0.5, 1e308, "", "x", "a\nb", "nan"),
-    *("../x", "/etc/passwd", "float64", "aten.neg.default", [], {}, [[]], [None], [1] * 300, {"node": 0}, {"tuple": []}),
-    *({"a\nb": 1}, {"value": 3}, {"shape": [], "dtype": "int64"}, "float16", [2, 2], {"device": "meta"}),
-)
-
-
-def places(tree, at=()):
-    """The place of every entry of a JSON tree."""
-    if at:
-        yield at
-    if isinstance(tree, dict | list):
-        for key, own in tree.items() if isinstance(tree, dict) else enumerate(tree):
-            yield from places(own, (*at, key))
-
-
-def forgeries(tree):
-    """The tree with each of its entries dropped or replaced in turn."""
-    for number, place in enumerate(places(tree)):
-        for turn in range(NUM_FORGED):
-            other = json.loads(json.dumps(tree))
-            *way, last = place
-            inner = other
-            for key in way:
-                inner = inner[key]
-            pick = random.Random(f"{number} {turn}").randrange(len(VALUES) + 3)
-            if pick < len(VALUES):
-                inner[last] = VALUES[pick]
-            elif pick == len(VALUES):
-                del inner[last]
-            elif isinstance(inner[last], int | float):
-                inner[last] = inner[last] + (1 if pick % 2 else -1)
-            else:
-                inner[last] = [inner[last]]
-            yield place, other
-
 
 def is_right_or_refused(folder, good, place):
     """Whether a folder is refused in one line, or its network answers as it did."""
     _, x, scores = good
-    try:
+
+    def read():
         small = load(folder)
-        if "data" in small.about:
-            with_record(small)
-    except NestlingError as error:
-        assert "\n" not in str(error), place
-        assert len(str(error)) < 2000, place
+        with_record(small)
+        return small
+
+    small = read_or_refused(read, place)
+    if small is None:
         return
     with torch.no_grad():
         found = small(x)
@@ -399,8 +368,8 @@ def with_record(small):
 
 @pytest.mark.parametrize("name", [GRAPH, ABOUT])
 def test_every_entry_of_a_file_of_json(good, folder, capfd, name):
-    for place, forged in forgeries(read_json(folder / name)):
-        write(folder / name, forged)
+    for place, forged in forgeries(read_json(folder / name), NUM_FORGED):
+        write_signed(folder / name, forged)
         if name == GRAPH:
             sign(folder)
         is_right_or_refused(folder, good, place)
@@ -409,12 +378,20 @@ def test_every_entry_of_a_file_of_json(good, folder, capfd, name):
 
 def test_every_entry_of_the_record_of_tensors(good, folder, capfd):
     tensors, about = read_tensors(folder / WEIGHTS)
-    for place, forged in forgeries(about):
+    for place, forged in forgeries(about, NUM_FORGED):
         (folder / WEIGHTS).write_bytes(tensor_bytes(tensors, forged))
         sign(folder)
         is_right_or_refused(folder, good, place)
     for name, tensor in tensors.items():
-        others = (None, tensor.flatten()[:0], tensor.double(), tensor.int(), tensor.unsqueeze(0), tensor + 1e6, tensor * torch.nan)
+        others = (
+            None,
+            tensor.flatten()[:0],
+            tensor.double(),
+            tensor.int(),
+            tensor.unsqueeze(0),
+            tensor + 1e6,
+            tensor * torch.nan,
+        )
         for other in others:
             kept = {own: t for own, t in tensors.items() if own != name}
             more = kept if other is None else kept | {name: other}

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 import nestling as nl
 from nestling.running.agreement import gap
 from nestling.running.cost import batch_of
-from nestling.storage.plain_files import plain_files, plain_network
 from nestling.running.plain_graph import PlainGraph
+from nestling.storage.plain_files import plain_files, plain_network
 
 NAMES = [case.name for case in zoo.CASES if case.exports][::9]
 """Of all networks that can be exported each ninth, of every file."""
@@ -52,7 +52,10 @@ class Several(nn.Module):
     def forward(self, tokens, *, scale=None, bias=None):
         hidden = self.embed(tokens) + self.places[: tokens.shape[1]]
         hidden = hidden * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) * scale.unsqueeze(1)
-        return {"scores": self.head(F.dropout(hidden, 0.5, self.training)), "all": [hidden.mean(1), (hidden.argmax(-1),)]}
+        return {
+            "scores": self.head(F.dropout(hidden, 0.5, self.training)),
+            "all": [hidden.mean(1), (hidden.argmax(-1),)],
+        }
 
 
 def test_all_that_a_network_may_have(tmp_path):

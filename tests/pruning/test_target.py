@@ -207,5 +207,16 @@ def test_a_network_that_torch_can_not_export_is_pruned_all_the_same(tmp_path):
         pruned.save_program(tmp_path / "network.pt2")
 
 
+def test_a_budget_that_the_last_measurement_exceeds_is_said():
+    before, found = nl.Cost(1000, 100, 4000, 2.0), nl.Cost(600, 50, 2000, 1.5)
+    limits = {"params": Limit(0.5, is_share=True), "macs": Limit(60), "latency_ms": Limit(1)}
+    said = Target(limits, Delivered(small_mlp(), EXAMPLE)).exceeded(before, found)
+    assert said == (
+        "Measured again, params is 600, above the budget of 500 and latency_ms is 1.5, above the budget of 1: "
+        "give a smaller one."
+    )
+    assert Target({"macs": Limit(60)}, Delivered(small_mlp(), EXAMPLE)).exceeded(before, found) == ""
+
+
 def test_no_words_are_no_target():
     assert target_of((), small_mlp(), EXAMPLE) is None

@@ -18,7 +18,6 @@ from nestling.storage import make_folder
 from nestling.training import Recipe, outputs_for
 
 
-
 def prune(
     source: str,
     model: str,

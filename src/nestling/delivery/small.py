@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nestling.data import DataError, normalised
+from nestling.data import normalised
 from nestling.delivery.small_record import NORMALISED_BY, checked_record
 from nestling.errors import ArgumentError, RunError, ShapeError
 from nestling.prediction import Calibration, Prediction, likelihood_from, predict
@@ -169,7 +169,9 @@ def load_small(folder: str | PathLike[str], num_pairs: int = NUM_PAIRS) -> Small
     if digests is None:
         problem = f"is of a version that wrote {PROGRAM_FILE}, which torch unpickles and nestling does not read"
         raise RunError(source / ABOUT_FILE, problem, _AGAIN)
-    if not isinstance(digests, dict) or set(digests) not in ({GRAPH_FILE, name} for name in (WEIGHTS_FILE, PRUNED_FILE)):
+    if not isinstance(digests, dict) or set(digests) not in (
+        {GRAPH_FILE, name} for name in (WEIGHTS_FILE, PRUNED_FILE)
+    ):
         raise RunError(source / ABOUT_FILE, "does not name the files of a network", _AGAIN)
     for name, digest in digests.items():
         _check_digest(source / name, digest)

@@ -40,12 +40,12 @@ class Pruned:
 
     ``before`` and ``after`` are the costs of the original and of the pruned network as they are delivered: parameters
     that are not zero, multiply-adds as they are computed, and the bytes and latency of the network that its ``files``
-    hold (None if JSON can't hold its graph: then those of its tensors and of the module). ``trained`` is the network with its gates or
-    posteriors after training, ``kept`` the flags of what is kept of each layer, ``left`` the reasons why other groups
-    could not be pruned. ``uncertain`` is the pruned network with the noise of its weights or units, for ``predict`` and
-    ``evaluate`` (None for dependent_beta_bernoulli). ``num_beyond`` units or weights were dropped for the ``target``
-    though the threshold keeps them. If little was pruned, or a budget is not
-    kept, ``advice`` says why and what to change.
+    hold (None if JSON can't hold its graph: then those of its tensors and of the module). ``trained`` is the network
+    with its gates or posteriors after training, ``kept`` the flags of what is kept of each layer, ``left`` the reasons
+    why other groups could not be pruned. ``uncertain`` is the pruned network with the noise of its weights or units,
+    for ``predict`` and ``evaluate`` (None for dependent_beta_bernoulli). ``num_beyond`` units or weights were dropped
+    for the ``target`` though the threshold keeps them. If little was pruned, or a budget is not kept, ``advice`` says
+    why and what to change.
     ``likelihood`` is the one it was trained with, to be passed to them with ``network`` or ``uncertain``.
     """
 

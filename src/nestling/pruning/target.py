@@ -55,7 +55,9 @@ class Target:
     def exceeded(self, before: Cost, after: Cost) -> str:
         """What to say if a network, measured once more as it is delivered, is above a limit."""
         pairs = [(name, getattr(after, name), limit.most(getattr(before, name))) for name, limit in self.limits.items()]
-        above = [f"{name} is {found:.4g}, above the budget of {most:.4g}" for name, found, most in pairs if found > most]
+        above = [
+            f"{name} is {found:.4g}, above the budget of {most:.4g}" for name, found, most in pairs if found > most
+        ]
         return f"Measured again, {' and '.join(above)}: give a smaller one." if above else ""
 
     def _against(self, network: nn.Module) -> dict[str, tuple[float, float]]:

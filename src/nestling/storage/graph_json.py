@@ -60,13 +60,13 @@ def graph_to_json(network: nn.Module, call: Call) -> tuple[dict[str, Any], dict[
         last = TraceError(f"its graph differs from it by {worst:.2g} of the largest output")
     why = str(last) or str(last.__cause__)
     raise TraceError(
-        f"the network can't be stored as data ({' '.join(why.split())[:200]}). Keep it in Python (nl.extract), or export "
-        "it for another runtime."
+        f"the network can't be stored as data ({' '.join(why.split())[:200]}). Keep it in Python (nl.extract), or "
+        "export it for another runtime."
     ) from last
 
 
 def graph_from_json(saved: Mapping[str, Any], tensors: Mapping[str, Tensor], made: type[Made]) -> Made:
-    """The module of ``graph_to_json``, of the class ``made``; ``tensors`` has the network's state, and what the graph needs beside it.
+    """The module of ``graph_to_json``, of the class ``made``; ``tensors`` are the network's state and those beside it.
 
     What nestling does not write is an error. The module runs once on the example, if that takes little memory, and must
     answer what it did when it was stored.

@@ -38,7 +38,9 @@ def packed_state(state: Mapping[str, Tensor], packing: Packing) -> tuple[dict[st
     others = {name: tensor for name, tensor in state.items() if name not in packing.levels}
     tensors = {name: part for own, tensor in others.items() for name, part in stored(own, tensor).items()}
     for name, levels in packing.levels.items():
-        tensors[name + _CODES] = pack(codes(state[name], levels.log_tau, levels.num_pairs), levels.num_pairs, nested=nested)
+        tensors[name + _CODES] = pack(
+            codes(state[name], levels.log_tau, levels.num_pairs), levels.num_pairs, nested=nested
+        )
         tensors[name + _SCALE] = levels.log_tau.detach()
     for number, norms in (packing.fewer or {}).items():
         tensors |= {f"{_FEWER}.{number}.{name}": tensor for name, tensor in norms.items()}
