@@ -7,14 +7,12 @@ from nestling.lazily import imports_lazily
 if TYPE_CHECKING:
     from nestling.storage.files import (
         digest,
-        json_bytes,
         parsed,
         plain_file,
         read_bytes,
         read_json,
         read_tensors,
         remove_parts,
-        tensor_bytes,
         tensors_digest,
         write_json,
         write_tensors,
