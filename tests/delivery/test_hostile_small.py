@@ -275,6 +275,7 @@ FORGED = {
     "no inputs": setting("inputs", [{"tuple": []}, {"dict": {}}]),
     "no nodes": setting("nodes", []),
     "a deep tree": lambda graph: graph.update(outputs=json.loads('{"tuple": [' * 300 + "0" + "]}" * 300)),
+    "a division by nothing, for which torch would print the graph": call("operator.floordiv", 1, 0),
     "a terabyte": call("aten.ones.default", [10**6, 10**6]),
     "sixty gigabytes of ones": call("aten.ones.default", [2**17, 2**17], kwargs={"dtype": {"dtype": "float32"}}),
     "thirty gigabytes by repetition": call("aten.repeat.default", {"node": 0}, [2**10, 2**10, 2**10, 1]),

@@ -326,6 +326,9 @@ FORGED = {
     "too many arguments": lambda plan: calls(plan)[0]["args"].extend([None] * 30),
     "no arguments": lambda plan: calls(plan)[0].pop("args"),
     "a text for a call on sizes": adding({"name": "big", "call": "operator.mul", "args": ["x", 2**31]}),
+    "a division by nothing, for which torch would print the graph": adding(
+        {"name": "big", "call": "operator.floordiv", "args": [1, 0]}
+    ),
     "a terabyte": allocating(10**12),
     "a size below nothing": allocating(-3),
     "no axes": setting("axes", []),
