@@ -146,3 +146,30 @@ def test_a_module_moves_copies_and_trains_as_any_other(tmp_path):
     torch.testing.assert_close(again(x), module(x.float()).double(), rtol=1e-5, atol=1e-6)
     module(x.float()).sum().backward()
     assert module.get_parameter("0.weight").grad is not None
+
+
+class Residual(nn.Module):
+    """Two residual layers with norms, which are cut as a graph that counts batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU()) for _ in range(2))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x.mean((2, 3))
+
+
+def test_a_network_that_was_cut_as_a_graph_is_stored(tmp_path):
+    x = torch.randn(4, 3, 5, 5)
+    nested = nl.nest(Residual(), x, kinds=("layer",), num_blocks=2, num_always=1, weights=None).eval()
+    small = nl.extract(nested, 0.5)
+    module = written(small, ((x,), {}), tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(module(x), small(x))
+        before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+        module.train()(x)
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items()), (
+        "it stays in eval mode"
+    )

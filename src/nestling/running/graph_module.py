@@ -31,15 +31,20 @@ class BakedSize:
 
 
 def graph_module(
-    module: nn.Module, plan: Plan, state: Mapping[str, Tensor], dropped: Collection[Branch] = ()
+    module: nn.Module,
+    plan: Plan,
+    state: Mapping[str, Tensor],
+    dropped: Collection[Branch] = (),
+    *,
+    follows_mode: bool = True,
 ) -> tuple[fx.GraphModule, list[BakedSize], dict[str, str]]:
     """A module that runs the graph on the tensors of ``module``, in train and in eval mode, without some branches.
 
     It has every tensor name of ``state`` except those of the dropped branches, whether the graph uses it or not.
     Also returned are the attributes that stand for sizes, and for each batch norm, by path, the name of the attribute
-    that lets it be in train mode.
+    that lets it be in train mode. ``follows_mode`` is off for a graph that was exported in eval mode, and stays in it.
     """
-    builder = _Builder(module, plan, state, dropped)
+    builder = _Builder(module, plan, state, dropped, follows_mode=follows_mode)
     return builder.build(), builder.sizes, builder.norms
 
 
@@ -51,8 +56,17 @@ def refused_sizes(fault: RuntimeError, advice: str) -> ShapeError | None:
 
 
 class _Builder:
-    def __init__(self, module: nn.Module, plan: Plan, state: Mapping[str, Tensor], dropped: Collection[Branch]) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        plan: Plan,
+        state: Mapping[str, Tensor],
+        dropped: Collection[Branch],
+        *,
+        follows_mode: bool,
+    ) -> None:
         self.module = module
+        self.follows_mode = follows_mode
         self.plan = plan
         dropped_names = {name for branch in dropped for name in branch.tensors}
         self.state = {name: tensor for name, tensor in state.items() if name not in dropped_names}
@@ -72,9 +86,10 @@ class _Builder:
         source = self.plan
         inputs = [n for n in source.graph.nodes if n.op == "placeholder" and self._attribute(n) is None]
         copied = dict(zip(inputs, _add_inputs(self.graph, *source.inputs), strict=True))
-        self.training = self.graph.get_attr("training")
-        recalibrating = self.graph.get_attr(RECALIBRATING)
-        self.any_training = self.graph.call_function(operator.or_, (self.training, recalibrating))
+        if self.follows_mode:
+            self.training = self.graph.get_attr("training")
+            recalibrating = self.graph.get_attr(RECALIBRATING)
+            self.any_training = self.graph.call_function(operator.or_, (self.training, recalibrating))
         for node in source.graph.nodes:
             if node in self.skips:
                 copied[node] = copied[self.skips[node]]
@@ -104,7 +119,7 @@ class _Builder:
         new = self.graph.node_copy(node, copied.__getitem__)
         for size in self.baked.get(node, ()):
             self._replace_size(new, size)
-        if isinstance(new.target, OpOverload):
+        if self.follows_mode and isinstance(new.target, OpOverload):
             self._follow_mode(new, node)
         return new
 

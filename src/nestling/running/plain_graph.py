@@ -33,9 +33,8 @@ class PlainGraph(nn.Module):
             hold_at(self, name, tensor, persistent=name not in hidden)
         for node, tensor in plan.constants.items():
             hold_at(self, f"constant_{node.name}", tensor, persistent=False)
-        built, _, _ = graph_module(self, plan, {name: tensor for name, tensor in held.items() if name not in hidden})
-        built.graph.eliminate_dead_code()  # the mode of the module, which a graph of eval mode does not ask for
-        built.recompile()
+        state = {name: tensor for name, tensor in held.items() if name not in hidden}
+        built, _, _ = graph_module(self, plan, state, follows_mode=False)
         self._run = type(built).forward  # of fx's class this alone: its call prints the graph where an operation fails
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
