@@ -20,8 +20,8 @@ from measuring import in_turns, machine, ratio, report
 
 import nestling as nl
 from nestling.delivery.drawn import drawn_graph
-from nestling.delivery.moment_graph import moments_graph
 from nestling.delivery.formats import Graph
+from nestling.delivery.moment_graph import moments_graph
 from nestling.runtime import noise_for
 
 BATCHES = (1, 32)

@@ -8,7 +8,7 @@ from torch import nn
 from tyro.conf import Positional
 
 import nestling as nl
-from nestling.delivery import save_small
+from nestling.delivery import data_record, save_small, small_record
 
 
 def cnn(channels: int, num_classes: int) -> nn.Module:
@@ -42,13 +42,13 @@ def main(
         macs = nl.cost(nested, scored).macs
         print(f"{name}: {macs:,} multiply-adds, accuracy {scores.accuracy:.1%}, ECE {scores.ece:.1%}")
 
-    about = {"classes": list(data.classes), "mean": list(data.mean), "std": list(data.std), "cut": cut.as_dict()}
+    about = small_record(data_record(data), nested.likelihood) | {"cut": cut.as_dict()}
     save_small(nl.extract(nested, cut), nested.example, out / "small", about)
 
-    network = torch.export.load(out / "small" / "network.pt2").module()  # here nestling is no longer needed
-    batches = list(data.batches("test", 256))
-    right = sum(int((network(inputs).argmax(1) == labels).sum()) for inputs, labels in batches)
-    print(f"{out / 'small' / 'network.pt2'}: accuracy {right / len(data.split('test')):.1%}")
+    small = nl.load_small(out / "small")  # data alone: nothing in the folder is run as code
+    test = data.split("test")
+    right = small.predict(test.inputs).labels == test.targets  # bytes, as in the files: the folder knows mean and std
+    print(f"{out / 'small'}: accuracy {float(right.float().mean()):.1%}")
 
 
 if __name__ == "__main__":

@@ -28,8 +28,9 @@ from nestling.delivery import save_small
 from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
 from nestling.network import Nesting
 from nestling.pruning import Pruning
+from nestling.running import PlainGraph
 from nestling.search import Searching
-from nestling.storage import write_json
+from nestling.storage import read_json, write_json
 from nestling.training import Recipe, Stopped, keep_statistics
 from nestling.training.run import identity_of
 
@@ -644,7 +645,7 @@ def test_search_and_extract(run, tmp_path):
     assert (run / "curve.png").read_bytes()[:4] == b"\x89PNG"
     most = curve.rows[0].params + 1
     said = commands.extract(run, under=[f"params={most}"])
-    small = torch.export.load(run / f"small-{curve.rows[0].params}" / "network.pt2").module()
+    small = nl.load_small(run / f"small-{curve.rows[0].params}")
     assert str(run / f"small-{curve.rows[0].params}") in said
     opened = nl.open_run(run)
     x = torch.randn(9, *opened.nested.example[0][0].shape[1:])
@@ -700,6 +701,36 @@ def test_a_small_network_is_exported_from_its_folder(tmp_path):
     save_small(module, ((torch.zeros(2, 1, 5, 5),), {}), tmp_path, {})
     with pytest.raises(RunError, match="does not say what the network takes"):
         commands.export(tmp_path, "onnx")
+
+
+def test_an_extracted_network_knows_what_it_takes(place, run, tmp_path):
+    """Bytes as they are in files: the folder alone gives the scores of the run, and its calibration of the cut."""
+    commands.evaluate(run, (0.5,), samples=0)
+    commands.extract(run, cut=0.5, out=tmp_path / "half")
+    small, opened = nl.load_small(tmp_path / "half"), nl.open_run(run)
+    test = nl.data.load(place / "classes.npz").split("test")
+    answer, calibration = small.predict(test.inputs), opened.calibration(0.5)
+    assert calibration is not None
+    x, _ = next(iter(nl.data.load(place / "classes.npz").batches("test", 500)))
+    expected = nl.predict(opened.nested, x, cut=0.5, samples=0, calibration=calibration)
+    torch.testing.assert_close(answer.log_probs, expected.log_probs, rtol=1e-4, atol=1e-4)
+    assert answer.thresholds == calibration.thresholds
+    assert small.about["run"] == identity_of(read_json(run / "recipe.json"))
+    assert small.about["classes"] == opened.data["classes"]
+
+
+def test_a_latency_above_the_budget_is_said(run, tmp_path, monkeypatch):
+    """The network as it is loaded is measured again, and is what the table says."""
+    commands.search(run, "latency", Searching(num_points=3))
+    searching = import_module("nestling.commands.searching")
+    for milliseconds, beyond in ((1e-9, False), (123.456, True)):
+        timed = []
+        monkeypatch.setattr(searching, "latencies_ms", lambda own, _, to=timed, ms=milliseconds: to.extend(own) or [ms])
+        said = commands.extract(run, under=["latency_ms=100"], out=tmp_path / "small")
+        assert isinstance(timed[0], PlainGraph)
+        assert ("above the budget of 100 ms" in said) is beyond
+        about = json.loads((tmp_path / "small" / "small.json").read_text())
+        assert about["cost"]["latency_ms"] == milliseconds
 
 
 def transferred(place, out, **options):
@@ -765,7 +796,7 @@ def test_a_searched_cut_is_one_network_everywhere(place, with_norms, tmp_path):
         assert (scores.quality, -scores.nll) == (row.score, row.log_likelihood)
     row = curve.rows[1]
     commands.extract(run, under=[f"params={row.params}"], out=tmp_path / "small")
-    small = torch.export.load(tmp_path / "small" / "network.pt2").module()
+    small = nl.load_small(tmp_path / "small")
     x, _ = next(iter(data.batches("test", 100)))
     with torch.no_grad(), nested.at(row.cut):
         assert torch.allclose(small(x), nested(x), atol=1e-5)
@@ -884,15 +915,16 @@ def test_prune_leaves_a_network_that_runs_by_itself(place, tmp_path, structure):
     low, high = about["test"]["bounds"]["accuracy"]
     assert f"test accuracy {about['test']['accuracy']:.4g} (95 % interval {low:.4g} to {high:.4g})" in said
     loaded = nl.data.load(str(place / "classes.npz"))
-    program = torch.export.load(tmp_path / "out" / "network.pt2").module()
+    small = nl.load_small(tmp_path / "out")
     whole = nl.models.build("mlp", hidden=[12, 8], in_features=25, num_classes=4)
     again = nl.load_pruned(tmp_path / "out" / "pruned.safetensors", whole)
     x, y = next(iter(loaded.batches("test", 500)))
     with torch.no_grad():
-        assert about["test"]["accuracy"] == pytest.approx(float((program(x).argmax(1) == y).float().mean()))
-        assert torch.allclose(again(x), program(x), atol=1e-6)
-    assert {path.name for path in (tmp_path / "out").glob("*.*")} == {"network.pt2", "pruned.safetensors", "small.json"}
-    assert f"({(tmp_path / 'out' / 'network.pt2').stat().st_size:,} of" in said  # the headline is of this file
+        assert about["test"]["accuracy"] == pytest.approx(float((small(x).argmax(1) == y).float().mean()))
+        assert torch.allclose(again(x), small(x), atol=1e-6)
+    files = {path.name: path.stat().st_size for path in (tmp_path / "out").glob("*.*")}
+    assert set(files) == {"network.json", "pruned.safetensors", "small.json"}
+    assert f"({files['network.json'] + files['pruned.safetensors']:,} of" in said  # the headline is of these files
     again = commands.prune(*words, model_options=["hidden=[12, 8]"])
     assert without_times(again) == without_times(said)
 

@@ -88,11 +88,9 @@ def test_a_kind_from_training_to_a_network_that_runs(place, kinds, network):
     nested = nl.open_run(place / "run", trust=True).nested
     assert {group.kind for group in nested.groups.free} == set(kinds)
     small = nl.load_small(place / "small")
-    program = torch.export.load(place / "small" / "network.pt2").module()
     x = torch.randn(7, *nested.example[0][0].shape[1:])
     nested.statistics.clear()  # the norms that were collected are in the files alone
     with torch.no_grad():
-        assert torch.equal(small(x), program(x))
         if not any("running_mean" in name for name, _ in small.named_buffers()):
             assert torch.allclose(small(x), nl.extract(nested, curve.rows[0].cut)(x), atol=1e-6)
     if "bit" not in kinds:

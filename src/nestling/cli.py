@@ -152,6 +152,7 @@ def extract(
     cut: float | None = None,
     under: tuple[str, ...] = (),
     all_bits: bool = False,
+    program: bool = False,
     out: Path | None = None,
     trust: Trust = False,
 ) -> None:
@@ -163,9 +164,11 @@ def extract(
         cut: Fraction of every group to keep.
         under: Budgets for a run that was searched: params, macs, bytes or latency_ms, each as name=value.
         all_bits: Store quantised weights so that the network can also be loaded with fewer bits.
+        program: Also write network.pt2, which torch runs without nestling. torch.export.load unpickles: use it only for
+            files of your own.
         out: Folder for the network; by default a folder inside the run's, named by the number of parameters.
     """
-    print(commands.extract(run, cut=cut, under=under, all_bits=all_bits, out=out, trust=trust))
+    print(commands.extract(run, cut=cut, under=under, all_bits=all_bits, program=program, out=out, trust=trust))
 
 
 def export(
@@ -241,6 +244,7 @@ def prune(
     pretrain_epochs: int = 0,
     pretrained: Path | None = None,
     likelihood: LikelihoodName | None = None,
+    program: bool = False,
     device: Device = "auto",
     recipe: Annotated[Recipe, arg(name="")] = PRUNING,
 ) -> None:
@@ -255,6 +259,8 @@ def prune(
         pretrained: Weights to start from: the folder of a run, or a .safetensors file with the network's tensor names.
             A last layer that was trained for another number of classes is initialised anew.
         likelihood: What outputs mean, as in `nestling train`.
+        program: Also write network.pt2, which torch runs without nestling. torch.export.load unpickles: use it only for
+            files of your own.
         device: auto takes a GPU where there is one.
     """
     print(
@@ -270,6 +276,7 @@ def prune(
             augment=augment,
             resize=resize,
             likelihood=likelihood,
+            program=program,
             device=device,
         )
     )

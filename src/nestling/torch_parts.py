@@ -144,6 +144,31 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
 
+class Measured(DispatchMode):  # type: ignore[no-untyped-call]
+    """Operations on tensors of the device meta give tensors without memory, of which all ``bytes`` are counted.
+
+    What makes tensors of its own makes them on meta too. Raises a MemoryError as soon as there are more than ``most``.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most, self.bytes = most, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        given, named = list(args), dict(kwargs or {})
+        for place, argument in enumerate(schema_of(func).arguments):
+            if argument.name == "device" and place < len(given):
+                given[place] = "meta"
+            elif argument.name == "device":
+                named["device"] = "meta"
+        result = func(*given, **named)
+        tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+        self.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        if self.bytes > self.most:
+            raise MemoryError(f"more than {self.most:,} bytes in one run")
+        return result
+
+
 class Moving(nn.Module):
     """A module that is told when its tensors change device or dtype; a public hook on ``to`` could replace it."""
 

@@ -1,5 +1,7 @@
 """Sparse layers against dense ones, their bytes counted by hand, and pruned networks in files."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 import torch
@@ -8,11 +10,13 @@ from hypothesis import strategies as st
 from pruning_networks import NETWORKS, based, normal, seeded
 from torch import nn
 
+from forging import forgeries, read_or_refused
 from nestling.errors import RunError
 from nestling.pruning import SparseLinear, load_pruned, save_pruned, to_dense, to_sparse
 from nestling.pruning.cutting import cut_out
 from nestling.pruning.sparse import pack_bits, unpack_bits
 from nestling.running.agreement import difference
+from nestling.storage.files import read_tensors, tensor_bytes
 
 
 def sparse_weight(rows, columns, share, seed=0):
@@ -141,3 +145,26 @@ def test_a_file_of_another_network_is_refused(tmp_path):
     save_pruned(nn.Sequential(nn.Linear(3, 2)), tmp_path / "a.safetensors")
     with pytest.raises(RunError, match=r"does not fit the module"):
         load_pruned(tmp_path / "a.safetensors", nn.Sequential(nn.Conv2d(3, 2, 1), nn.Linear(2, 2)))
+
+
+def test_every_entry_of_a_file_that_was_made_by_hand(tmp_path):
+    """Refused in one line, or the network that was saved, or one that takes other inputs: no example is stored."""
+    network, x = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), torch.randn(4, 6)
+    with torch.no_grad():
+        network[0].weight.copy_(sparse_weight(5, 6, 0.2))
+    save_pruned(network, tmp_path / "good.safetensors")
+    tensors, record = read_tensors(tmp_path / "good.safetensors")
+    for place, forged in forgeries(record, 10):
+        (tmp_path / "other.safetensors").write_bytes(tensor_bytes(tensors, forged))
+        found = read_or_refused(lambda: load_pruned(tmp_path / "other.safetensors", network), place)
+        with suppress(RuntimeError):
+            assert found is None or torch.equal(found(x), network(x)), place
+
+
+def test_zeros_without_end_are_refused_before_memory_is_taken(tmp_path):
+    tensors = {"0.weight.values": torch.zeros(1), "0.weight.index": torch.zeros(1, dtype=torch.uint8)}
+    for shape in ([2**20, 2**20], [10**400, 1], [2**63, 2]):
+        record = {"shapes": {"0.weight": shape}, "picks": {}}
+        (tmp_path / "a.safetensors").write_bytes(tensor_bytes(tensors, record))
+        with pytest.raises(RunError):
+            load_pruned(tmp_path / "a.safetensors", nn.Sequential(nn.Linear(3, 2)))

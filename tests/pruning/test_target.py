@@ -10,7 +10,9 @@ from torch.utils.data import TensorDataset
 
 import nestling as nl
 from nestling.budgets import Limit
+from nestling.delivery import write_small
 from nestling.errors import ArgumentError, BudgetError, RangeError
+from nestling.pruning import PRUNED_FILE
 from nestling.pruning.delivered import Delivered
 from nestling.pruning.target import Target, signal_for_cost, target_of
 from nestling.training import Recipe
@@ -170,18 +172,22 @@ def test_the_headline_is_of_the_file_that_is_written(tmp_path, structure):
     options = {"structure": structure, "recipe": QUICK.but(kappa=0.02), "threshold": 0, "quiet": True}
     options["under"] = "params=0.4x" if structure == "units" else ()
     pruned = nl.prune(mlp(400, 100), EXAMPLE, (data, data), "vbd", **options)
-    pruned.save_program(tmp_path / "network.pt2")
-    size = (tmp_path / "network.pt2").stat().st_size
+    assert pruned.files is not None
+    write_small(pruned.files, tmp_path, pruned.to_dict(), PRUNED_FILE)
+    size = sum((tmp_path / name).stat().st_size for name in ("network.json", "pruned.safetensors"))
     assert size == pruned.after.bytes
     times = pruned.before.bytes / size
     assert times > 1.5
     title = str(pruned).splitlines()[0]
     assert f"{times:.1f} times smaller as a file ({size:,} of {pruned.before.bytes:,} bytes)" in title
+    pruned.save_program(tmp_path / "network.pt2")
     program, x = torch.export.load(tmp_path / "network.pt2").module(), torch.randn(7, 6)
+    again = nl.load_pruned(tmp_path / "pruned.safetensors", mlp(400, 100))
     with torch.no_grad():
-        torch.testing.assert_close(program(x), pruned.network(x), rtol=1e-4, atol=1e-5)
-    stored = nl.save_pruned(pruned.network, tmp_path / "pruned.safetensors")
-    assert size < 1.3 * stored + 12_000  # the graph itself takes some
+        for own in (nl.load_small(tmp_path), program, again):
+            torch.testing.assert_close(own(x), pruned.network(x), rtol=1e-4, atol=1e-5)
+    stored = nl.save_pruned(pruned.network, tmp_path / "alone.safetensors")
+    assert stored < size < stored + 4_000  # the graph takes some
 
 
 def test_a_network_that_torch_can_not_export_is_pruned_all_the_same(tmp_path):
@@ -196,10 +202,21 @@ def test_a_network_that_torch_can_not_export_is_pruned_all_the_same(tmp_path):
     data = examples()
     with pytest.warns(UserWarning, match="takes its path from the data"):
         pruned = nl.prune(Stubborn(), EXAMPLE, (data, data), "sparse_vd", recipe=QUICK, quiet=True)
-    assert pruned.program is None
+    assert pruned.files is None
     assert pruned.after.bytes == sum(own.numel() * own.element_size() for own in pruned.network.parameters())
     with pytest.raises(nl.RunError, match=r"torch can't export.*save_pruned"):
         pruned.save_program(tmp_path / "network.pt2")
+
+
+def test_a_budget_that_the_last_measurement_exceeds_is_said():
+    before, found = nl.Cost(1000, 100, 4000, 2.0), nl.Cost(600, 50, 2000, 1.5)
+    limits = {"params": Limit(0.5, is_share=True), "macs": Limit(60), "latency_ms": Limit(1)}
+    said = Target(limits, Delivered(small_mlp(), EXAMPLE)).exceeded(before, found)
+    assert said == (
+        "Measured again, params is 600, above the budget of 500 and latency_ms is 1.5, above the budget of 1: "
+        "give a smaller one."
+    )
+    assert Target({"macs": Limit(60)}, Delivered(small_mlp(), EXAMPLE)).exceeded(before, found) == ""
 
 
 def test_no_words_are_no_target():

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from forging import forgeries, read_or_refused, write_signed
 from nestling.errors import ArgumentError, BudgetError, NestlingError, RunError
 from nestling.network import Cut
 from nestling.search import Curve, Row, Tried
 from nestling.search.curve import front
 from nestling.search.quality import Quality
-from nestling.storage import write_json
+from nestling.storage import read_json, write_json
 
 
 def row(width, score, *, latency=None, log_likelihood=-0.5):
@@ -124,3 +125,12 @@ def test_the_front():
 def test_what_removing_blocks_costs():
     found = Curve(SOME.rows, (tried(1, 0.5), tried(2, 0.7)), "macs", "beam", 2).by_removed()
     assert found == [(3, 0.7, pytest.approx(0.6), pytest.approx(0.1))]
+
+
+def test_every_entry_of_a_file_that_was_made_by_hand(tmp_path):
+    """Refused in one line, or a curve that can be asked for a cut."""
+    SOME.save(tmp_path / "curve.json")
+    for place, forged in forgeries(read_json(tmp_path / "curve.json"), 2):
+        write_signed(tmp_path / "curve.json", forged)
+        found = read_or_refused(lambda: Curve.read(tmp_path / "curve.json").under(params=10**12), place)
+        assert found is None or isinstance(found, Cut)

@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 from importlib import import_module
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -172,7 +173,9 @@ def run(tmp_path_factory):
 
 def test_no_command_exports_to_load_a_run(run, no_export, monkeypatch):
     monkeypatch.setattr(import_module("nestling.running.cost"), "MEASURED_SECONDS", 0.0)
-    monkeypatch.setattr(import_module("nestling.commands.searching"), "save_small", lambda *_: None)  # writes a program
+    searching = import_module("nestling.commands.searching")  # what extract writes is a graph, which is exported
+    monkeypatch.setattr(searching, "plain_files", lambda network, *_: SimpleNamespace(module=network))
+    monkeypatch.setattr(searching, "write_small", lambda *_, **__: None)
     place = run / "run"
     assert nl.open_run(place).log
     assert "class" in commands.predict(place, run / "inputs.npy", 0.5, 1, 0.8)
@@ -323,6 +326,9 @@ FORGED = {
     "too many arguments": lambda plan: calls(plan)[0]["args"].extend([None] * 30),
     "no arguments": lambda plan: calls(plan)[0].pop("args"),
     "a text for a call on sizes": adding({"name": "big", "call": "operator.mul", "args": ["x", 2**31]}),
+    "a division by nothing, for which torch would print the graph": adding(
+        {"name": "big", "call": "operator.floordiv", "args": [1, 0]}
+    ),
     "a terabyte": allocating(10**12),
     "a size below nothing": allocating(-3),
     "no axes": setting("axes", []),
@@ -346,8 +352,8 @@ FORGED = {
 
 
 @pytest.mark.parametrize("forge", FORGED.values(), ids=[name[:60] for name in FORGED])
-def test_a_graph_made_by_hand(graph, tmp_path, monkeypatch, forge):
-    """Refused in one line, and nothing in it is run: not in reading it, nor in making code of it."""
+def test_a_graph_made_by_hand(graph, tmp_path, monkeypatch, capfd, forge):
+    """Refused in one line, and nothing in it is run or printed: not in reading it, nor in making code of it."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(graph, tmp_path / "run")
     tensors, record = read_tensors(graph / MODEL)
@@ -359,6 +365,7 @@ def test_a_graph_made_by_hand(graph, tmp_path, monkeypatch, forge):
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 1500
     assert not (tmp_path / "mark").exists()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_graph_as_it_was_saved_is_read(graph):

@@ -1,11 +1,11 @@
 """The cut of a run that the command line asks for: a fraction, or the best of the run's curve under budgets."""
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from nestling.budgets import read_budgets
+from nestling.budgets import Limit, read_budgets
 from nestling.commands.own_data import data_of
 from nestling.errors import ArgumentError, RunError
 from nestling.reading import Cut, make_cut
@@ -17,11 +17,24 @@ from nestling.training import Run, make_feed, make_statistics
 
 @dataclass(frozen=True)
 class Chosen:
-    """A cut, with the ``budget`` it was chosen for and its ``row`` of the curve, if it was chosen by one."""
+    """A cut, with the ``limits`` it was chosen for, its ``row`` and the ``curve``, if it was chosen by one."""
 
     cut: Cut
-    row: Row | None
-    budget: dict[str, str]
+    row: Row | None = None
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    curve: Curve | None = None
+
+    @property
+    def budget(self) -> dict[str, str]:
+        """The limits as they are written."""
+        return {name: str(limit) for name, limit in self.limits.items()}
+
+    @property
+    def most_latency_ms(self) -> float | None:
+        """The largest latency that was asked for, if one was."""
+        limit = self.limits.get("latency_ms")
+        whole = None if self.curve is None else self.curve.rows[-1].latency_ms
+        return None if limit is None or whole is None else limit.most(whole)
 
 
 def choose(run: Run, cut: float | None, under: Sequence[str], *, trust: bool) -> Chosen:
@@ -29,11 +42,11 @@ def choose(run: Run, cut: float | None, under: Sequence[str], *, trust: bool) ->
     if (cut is None) == (not under):
         raise ArgumentError("cut", "both or neither", "a cut, or budgets", "Pass --cut 0.5 or --under macs=1e6.")
     if cut is not None:
-        return Chosen(make_cut(run.nested.groups, cut), None, {})
+        return Chosen(make_cut(run.nested.groups, cut))
     assert run.folder is not None
-    budget = {name: str(limit) for name, limit in read_budgets(under).items()}
-    row = curve_of(run, words(run.folder, trust)).row_under(**budget)
-    return Chosen(make_cut(run.nested.groups, row.cut), row, budget)
+    limits, curve = read_budgets(under), curve_of(run, words(run.folder, trust))
+    row = curve.row_under(**{name: str(limit) for name, limit in limits.items()})
+    return Chosen(make_cut(run.nested.groups, row.cut), row, limits, curve)
 
 
 def recalibrated(run: Run, cuts: Sequence[Cut], *, trust: bool) -> None:

@@ -10,9 +10,9 @@ from nestling.commands.building import build_network, load_weights, not_taken, o
 from nestling.commands.options import BATCH, Device
 from nestling.commands.own_data import say_skipped
 from nestling.data import AugmentChoice
-from nestling.delivery import PROGRAM_FILE, write_program
+from nestling.delivery import PROGRAM_FILE, data_record, small_record, write_about, write_small
 from nestling.prediction import ClassScores, LikelihoodName, evaluate
-from nestling.pruning import PRETRAINING, PRUNED_FILE, Delivered, Pruning, save_pruned, without_widths
+from nestling.pruning import PRETRAINING, PRUNED_FILE, Pruning, save_pruned, without_widths
 from nestling.pruning import prune as run_pruning
 from nestling.storage import make_folder
 from nestling.training import Recipe, outputs_for
@@ -31,6 +31,7 @@ def prune(
     augment: AugmentChoice = "auto",
     resize: Sequence[int] = (),
     likelihood: LikelihoodName | None = None,
+    program: bool = False,
     device: Device = "auto",
 ) -> str:
     """Train with Bayesian dropout, extract the rest, score it, and write it."""
@@ -54,17 +55,18 @@ def prune(
     )
     nested = without_widths(pruned.network, example)
     scores = evaluate(nested, loaded.batches("test", BATCH), samples=0, likelihood=pruned.likelihood)
-    size = save_pruned(pruned.network, folder / PRUNED_FILE)
-    program = pruned.program if example.device.type == "cpu" else Delivered(pruned.network.cpu(), example.cpu()).program
-    write_program(program, folder, pruned.to_dict() | {"test": scores.to_dict()})
-    if program is None:
-        how = f"torch can't export it: read {folder / PRUNED_FILE} with nl.load_pruned"
+    about = small_record(data_record(loaded), pruned.likelihood) | pruned.to_dict() | {"test": scores.to_dict()}
+    if pruned.files is None:
+        save_pruned(pruned.network, folder / PRUNED_FILE)
+        write_about(folder, about)
+        how = f"Its graph can't be stored: read {folder / PRUNED_FILE} with nl.load_pruned"
     else:
-        how = f"torch.export.load('{folder}/{PROGRAM_FILE}').module()"
+        write_small(pruned.files, folder, about, PRUNED_FILE)
+        how = f"Run it: nl.load_small('{folder}')"
+    if program:
+        pruned.save_program(folder / PROGRAM_FILE)
     name = "accuracy" if isinstance(scores, ClassScores) and scores.iou is None else "nll"
     low, high = scores.bounds[name]
     quality = f"test {name} {getattr(scores, name):.4g} (95 % interval {low:.4g} to {high:.4g})"
-    return (
-        f"{pruned}\n\n{quality}. Run it: {how}. "
-        f"{folder / PRUNED_FILE} has the weights alone, in {size:,} bytes, for nl.load_pruned."
-    )
+    size = (folder / PRUNED_FILE).stat().st_size
+    return f"{pruned}\n\n{quality}. {how}. {PRUNED_FILE} has the weights, in {size:,} bytes, for nl.load_pruned too."

@@ -1,26 +1,27 @@
 """``search`` and ``extract``: from a run to its curve, and to a smaller network."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from nestling.commands.building import torch_device
-from nestling.commands.chosen_cut import choose, recalibrated, words
+from nestling.commands.chosen_cut import Chosen, choose, recalibrated, words
 from nestling.commands.options import Device
 from nestling.commands.own_data import data_of
 from nestling.data import Data
-from nestling.delivery import PROGRAM_FILE, Packing, save_small
+from nestling.delivery import small_record, write_small
 from nestling.errors import ArgumentError
 from nestling.prediction import likelihood_for
 from nestling.processes import connected
 from nestling.reading import Cut
 from nestling.report import curve_table, draw_front
-from nestling.running import Nested
+from nestling.running import Nested, batch_of, latencies_ms, program_of
 from nestling.running import cost as run_cost
 from nestling.running import extract as run_extract
 from nestling.running.layers import plain_name
 from nestling.search import CURVE_FILE, CostName, Searching
 from nestling.search import search as run_search
-from nestling.storage import FolderLock, remove_parts
+from nestling.storage import FolderLock, Packing, plain_files, remove_parts
 from nestling.training import Run, Stopping, keep_statistics, make_feed, open_run
 
 
@@ -76,26 +77,41 @@ def extract(
     cut: float | None = None,
     under: Sequence[str] = (),
     all_bits: bool = False,
+    program: bool = False,
     out: Path | None = None,
     trust: bool = False,
 ) -> str:
-    """Extract the network of a cut, or the best of the curve under a budget, from a run to a separate folder."""
+    """Extract the network of a cut, or the best of the curve under a budget, from a run to a separate folder.
+
+    The latency that is said is that of the network as ``load_small`` gives it.
+    """
     run = open_run(folder, trust=trust)
     chosen = choose(run, cut, under, trust=trust)
     nested, wanted, row = run.nested, chosen.cut, chosen.row
     packing = _packing(run, wanted, all_bits=all_bits, trust=trust)
     small = run_extract(nested, wanted)
-    small_cost = run_cost(nested, wanted, latency=True)
+    files = plain_files(small, nested.example, packing)
+    (milliseconds,) = latencies_ms([files.module], batch_of(*nested.example, 1))
+    small_cost = replace(run_cost(nested, wanted), latency_ms=milliseconds)
     target = folder / f"small-{small_cost.params}" if out is None else out
     likelihood = likelihood_for(nested, run.likelihood).settled()
     about = {"cut": wanted.as_dict(), "cost": vars(small_cost), "budget": chosen.budget, "score": row and row.score}
-    about |= {"likelihood": likelihood.to_dict()}
-    save_small(small, nested.example, target, about, packing)
+    about |= small_record(run.data, likelihood, run.calibration(wanted), run.identity)
+    write_small(files, target, about, program=program_of(small, nested.example) if program else None)
     is_share = row is not None and likelihood.targets == "classes" and 0 <= row.score <= 1
     quality = f", {row.score:.2%} on the validation data" if row is not None and is_share else ""
     sizes = f"{small_cost.params:,} parameters, {small_cost.macs:,} MACs, {small_cost.bytes:,} bytes"
     sizes += f", {small_cost.latency_ms:.3g} ms here"
-    return f"{target} has a network of {sizes}{quality}. Run it: torch.export.load('{target}/{PROGRAM_FILE}').module()"
+    beyond = _beyond(chosen, milliseconds)
+    return f"{target} has a network of {sizes}{quality}.{beyond} Run it: nl.load_small('{target}')"
+
+
+def _beyond(chosen: Chosen, milliseconds: float) -> str:
+    """What to say if the delivered network takes longer than the budget that it was chosen for."""
+    most = chosen.most_latency_ms
+    if most is None or milliseconds <= most:
+        return ""
+    return f" That is above the budget of {most:.3g} ms: it was faster when it was searched. Give a smaller budget."
 
 
 def _packing(run: Run, cut: Cut, *, all_bits: bool, trust: bool) -> Packing:

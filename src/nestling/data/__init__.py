@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from nestling.data.dataset_batches import DatasetBatches
     from nestling.data.faults import DamagedError, DataError, MissingError
     from nestling.data.files import data_root
-    from nestling.data.inputs import read_inputs
+    from nestling.data.inputs import normalised, read_inputs
     from nestling.data.listing import Found, found
     from nestling.data.loading import load, names
     from nestling.data.options import Augment, AugmentChoice

@@ -57,7 +57,8 @@ def normalised(inputs: Tensor, mean: Sequence[float], std: Sequence[float]) -> T
     """Inputs as a network gets them: (x - mean) / std, where bytes x are first scaled to [0, 1]."""
     values = inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs.float()
     shape = (1, -1) + (1,) * (inputs.ndim - 2)
-    return (values - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
+    center, scale = (torch.tensor(numbers, dtype=torch.float32).view(shape) for numbers in (mean, std))
+    return (values - center) / scale
 
 
 def _with_channels(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:

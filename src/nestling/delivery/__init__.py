@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
-    from nestling.delivery.about import known_of
+    from nestling.delivery.about import data_record, known_of
     from nestling.delivery.agreement import Agreement
     from nestling.delivery.export import Exported, export
     from nestling.delivery.formats import FORMATS
@@ -14,18 +14,31 @@ if TYPE_CHECKING:
     from nestling.delivery.options import FormatName, Layout, UncertaintyName
     from nestling.delivery.packed_weights import to_packed
     from nestling.delivery.quantised import Quantised
-    from nestling.delivery.small import ABOUT_FILE, PROGRAM_FILE, Packing, load_small, save_small, write_program
+    from nestling.delivery.small import (
+        ABOUT_FILE,
+        PROGRAM_FILE,
+        SmallNetwork,
+        load_small,
+        save_small,
+        write_about,
+        write_small,
+    )
+    from nestling.delivery.small_record import small_record
+    from nestling.storage import Packing
 
 __all__ = [
     "Agreement",
     "Exported",
     "Packing",
     "Quantised",
+    "SmallNetwork",
+    "data_record",
     "export",
     "load_hub",
     "load_small",
     "push_hub",
     "save_small",
+    "small_record",
     "to_int8",
     "to_packed",
     "write_hub",

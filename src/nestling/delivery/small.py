@@ -1,7 +1,7 @@
-"""A smaller plain network as a folder: a program that runs with torch alone, its weights, and a record of it."""
+"""A smaller plain network as a folder of data alone: its graph, its weights, and a record of it."""
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -9,28 +9,77 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nestling.delivery.packed import packed_state, unpacked_state
-from nestling.errors import RunError
-from nestling.running import NUM_PAIRS, Levels, Program, check_num_pairs, program_of
-from nestling.storage import make_folder, plain_file, read_tensors, tensor_bytes, write_json, write_whole
+from nestling.data import normalised
+from nestling.delivery.small_record import NORMALISED_BY, checked_record
+from nestling.errors import ArgumentError, RunError, ShapeError
+from nestling.prediction import Calibration, Prediction, likelihood_from, predict
+from nestling.pruning import PRUNED_FILE
+from nestling.running import NUM_PAIRS, PlainGraph, Program, check_num_pairs, program_of
+from nestling.storage import (
+    GRAPH_FILE,
+    Packing,
+    PlainFiles,
+    make_folder,
+    plain_file,
+    plain_files,
+    plain_network,
+    read_json,
+    write_json,
+    write_whole,
+)
 
 PROGRAM_FILE = "network.pt2"
 WEIGHTS_FILE = "weights.safetensors"
 ABOUT_FILE = "small.json"
-_FEWER = "pairs"
-"""The prefix of the names of norm statistics for fewer pairs."""
+_AGAIN = "Extract the network again."
 
 
-@dataclass(frozen=True)
-class Packing:
-    """How the weights of a small network are stored: ``levels`` has the levels of each quantised weight, by name.
+class SmallNetwork(PlainGraph):
+    """A small network out of its folder, in eval mode; ``about`` is its record, which ``predict`` goes by.
 
-    ``fewer`` has the statistics of the network's norms for each smaller number of pairs. If it is given, the codes are
-    packed so that the first of them are the codes of fewer pairs.
+    Called, it takes inputs as it was trained on, and gives what the extracted network gives.
     """
 
-    levels: Mapping[str, Levels] = field(default_factory=dict)
-    fewer: Mapping[int, Mapping[str, Tensor]] | None = None
+    about: Mapping[str, Any]
+
+    def predict(self, x: Tensor, *, batch_size: int | None = None) -> Prediction:
+        """The calibrated prediction for inputs (N, ...) as they are in files: they are normalised here.
+
+        Args:
+            x: Bytes, or floats on the scale of the training data ([0, 1] if these were bytes).
+            batch_size: How many examples run at once; None for all.
+
+        Returns:
+            The prediction, with the run's temperature and conformal sets if the run was calibrated at this cut.
+
+        Raises:
+            RunError: The record does not say what the network takes, as for one trained on loaders of yours.
+            ShapeError: The inputs have another shape.
+
+        Example:
+            >>> small = nl.load_small("small")
+            >>> answer = small.predict(images)  # uint8 (N, 1, 28, 28)
+            >>> [small.about["classes"][label] for label in answer.labels]
+        """
+        data = self.about.get("data") or {}
+        if any(data.get(key) is None for key in NORMALISED_BY):
+            advice = "Normalise them as in training, and call nl.predict(small, x, likelihood=...)."
+            raise RunError(ABOUT_FILE, "does not say how inputs are normalised", advice)
+        if tuple(x.shape[1:]) != tuple(data["input_shape"]):
+            needed = f"(N, {', '.join(map(str, data['input_shape']))})"
+            raise ShapeError("x", f"shape {tuple(x.shape)}", needed, "Resize the inputs, or put the channels first.")
+        if x.dtype == torch.uint8 and not data["as_bytes"]:
+            raise ArgumentError("x", "bytes", "floats on the scale of the training data", "Convert them.")
+        likelihood, calibration = self.about.get("likelihood"), self.about.get("calibration")
+        inputs = normalised(x, data["mean"], data["std"])
+        return predict(
+            self,
+            inputs,
+            samples=0,
+            likelihood=None if likelihood is None else likelihood_from(likelihood),
+            calibration=None if calibration is None else Calibration.from_dict(calibration),
+            batch_size=batch_size,
+        )
 
 
 def save_small(
@@ -39,50 +88,105 @@ def save_small(
     folder: str | PathLike[str],
     about: Mapping[str, Any],
     packing: Packing | None = None,
-) -> None:
-    """Write a plain network: ``torch.export.load(folder / "network.pt2").module()`` runs it, for batches of any size.
+    *,
+    program: bool = False,
+) -> SmallNetwork:
+    """Write a plain network as a folder of data, which ``load_small`` reads; return the network as it was read back.
 
-    The program is read back and compared with the network on the example before anything is written. The file of
-    weights has quantised weights as packed bits: see ``load_small``.
+    Args:
+        network: A plain network, such as ``extract`` gives.
+        example: The arguments of a call, positional and by name, such as ``nested.example``.
+        folder: Where to write; it is made if it does not exist.
+        about: The record of the network, as ``small_record`` makes it, with anything else that JSON can hold.
+        packing: How quantised weights are stored.
+        program: Also write ``network.pt2``, which ``torch.export.load`` runs without nestling. torch unpickles parts
+            of such a file, which can run any code: load only files of your own.
+
+    Raises:
+        TraceError: The network has something that a graph in JSON can't hold.
     """
-    packing = packing or Packing()
-    program = program_of(network, example)
-    tensors, record = packed_state(network.state_dict(), packing.levels, nested=packing.fewer is not None)
-    for number, norms in (packing.fewer or {}).items():
-        tensors |= {f"{_FEWER}.{number}.{name}": tensor for name, tensor in norms.items()}
+    files = plain_files(network, example, packing)
+    stored = program_of(network, example) if program else None
+    write_small(files, folder, about, program=stored)
+    return load_small(folder)
+
+
+def write_small(
+    files: PlainFiles,
+    folder: str | PathLike[str],
+    about: Mapping[str, Any],
+    tensors_file: str = WEIGHTS_FILE,
+    *,
+    program: Program | None = None,
+) -> None:
+    """Write the files of a small network and its record, which has their checksums and is written last."""
     target = make_folder(folder)
-    write_whole(target / WEIGHTS_FILE, tensor_bytes(tensors, dict(about) | record))
-    write_program(program, target, about)
-
-
-def write_program(program: Program | None, folder: Path, about: Mapping[str, Any]) -> None:
-    """Write a program to a folder, if there is one, and the record of its network."""
+    contents = {GRAPH_FILE: files.graph, tensors_file: files.tensors}
+    for name, content in contents.items():
+        write_whole(target / name, content)
     if program is not None:
-        write_whole(folder / PROGRAM_FILE, program.content)
+        write_whole(target / PROGRAM_FILE, program.content)
+    else:
+        (target / PROGRAM_FILE).unlink(missing_ok=True)  # of the network that was here before
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    write_about(target, {**about, "files": digests})
+
+
+def write_about(folder: Path, about: Mapping[str, Any]) -> None:
+    """Write the record of a small network."""
     write_json(folder / ABOUT_FILE, about)
 
 
-def load_small(folder: str | PathLike[str], num_pairs: int = NUM_PAIRS) -> nn.Module:
-    """The network that ``nestling extract`` wrote, with its weights unpacked, in eval mode.
+def load_small(folder: str | PathLike[str], num_pairs: int = NUM_PAIRS) -> SmallNetwork:
+    """The network that ``nestling extract`` or ``prune`` wrote, in eval mode, for batches of any size.
 
-    A network that was extracted with all bits can be loaded with fewer: ``num_pairs`` is the largest number of pairs of
-    levels per quantised weight, and the norms have the statistics for that number.
+    The folder is data: its graph names operations of torch, of which only a fixed list is allowed, and nothing is
+    unpickled. The network runs once, and must answer what it did when it was written.
+
+    Args:
+        folder: The folder with ``network.json``, ``small.json`` and the weights.
+        num_pairs: A network that was extracted with all bits can be loaded with fewer: the largest number of pairs of
+            levels per quantised weight. The norms have the statistics for that number.
+
+    Returns:
+        The network, with its record as ``about``, and ``predict`` for inputs that are not normalised.
+
+    Raises:
+        RunError: The folder is damaged, foreign, or of a version that wrote programs for torch to unpickle.
+
+    Example:
+        >>> small = nl.load_small("runs/mnist/small-2414")
+        >>> small(torch.zeros(5, 1, 28, 28)).shape
+        torch.Size([5, 10])
     """
     source = Path(folder)
     check_num_pairs(num_pairs)
-    tensors, record = read_tensors(source / WEIGHTS_FILE)
-    program = source / PROGRAM_FILE
+    if not (source / ABOUT_FILE).exists():
+        raise RunError(source / ABOUT_FILE, "is not there", "Give the folder that `nestling extract` wrote.")
+    about = read_json(source / ABOUT_FILE)
+    digests = about.get("files")
+    if digests is None:
+        problem = f"is of a version that wrote {PROGRAM_FILE}, which torch unpickles and nestling does not read"
+        raise RunError(source / ABOUT_FILE, problem, _AGAIN)
+    if not isinstance(digests, dict) or set(digests) not in (
+        {GRAPH_FILE, name} for name in (WEIGHTS_FILE, PRUNED_FILE)
+    ):
+        raise RunError(source / ABOUT_FILE, "does not name the files of a network", _AGAIN)
+    for name, digest in digests.items():
+        _check_digest(source / name, digest)
+    checked_record(source / ABOUT_FILE, about)
+    tensors = source / next(name for name in digests if name != GRAPH_FILE)
+    network = plain_network(source / GRAPH_FILE, tensors, num_pairs, made=SmallNetwork)
+    network.about = about
+    return network
+
+
+def _check_digest(path: Path, digest: object) -> None:
+    """Refuse a file that is not the one that was written with the record."""
     try:
-        module: nn.Module = torch.export.load(plain_file(program)).module()
-    except Exception as error:  # torch raises errors of many kinds
-        raise RunError(program, f"can't be read ({type(error).__name__})", "Extract the network again.") from None
-    try:
-        fewer = {n: t for n, t in tensors.items() if n.startswith(f"{_FEWER}.{num_pairs}.")}
-        network_tensors = {n: t for n, t in tensors.items() if not n.startswith(f"{_FEWER}.")}
-        state = unpacked_state(network_tensors, record, num_pairs)
-        state |= {name.removeprefix(f"{_FEWER}.{num_pairs}."): tensor for name, tensor in fewer.items()}
-        module.load_state_dict(state)
-    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-        problem = f"does not fit {PROGRAM_FILE} ({' '.join(str(error).split())[:200]})"
-        raise RunError(source / WEIGHTS_FILE, problem, "Extract the network again.") from None
-    return module
+        with plain_file(path).open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise RunError(path, f"can't be read ({error.strerror or error})", _AGAIN) from None
+    if found != digest:
+        raise RunError(path, f"is damaged, or of another network than {ABOUT_FILE}", _AGAIN)

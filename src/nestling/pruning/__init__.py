@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
-    from nestling.pruning.delivered import Delivered
     from nestling.pruning.gated import without_widths
     from nestling.pruning.options import PRETRAINING, PRUNING, Pruning
     from nestling.pruning.prune import prune

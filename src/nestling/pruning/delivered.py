@@ -1,4 +1,4 @@
-"""What a plain network costs as it is delivered: as a compressed program in a file, which torch runs by itself."""
+"""What a plain network costs as it is delivered: as the files of its graph and its weights, loaded again."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -7,23 +7,27 @@ from typing import Any
 
 from torch import nn
 
+from nestling.errors import TraceError
 from nestling.pruning.gated import without_widths
-from nestling.running import Cost, Program, as_call, batch_of, cost, latencies_ms, program_of
+from nestling.pruning.sparse_files import kept_inputs
+from nestling.running import Cost, as_call, batch_of, cost, latencies_ms
+from nestling.storage import PlainFiles, plain_files
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """A plain network with its program and its costs, each computed when it is first asked for."""
+    """A plain network with its files and its costs, each computed when it is first asked for."""
 
     network: nn.Module
     example: Any
 
     @cached_property
-    def program(self) -> Program | None:
-        """The program of the network in eval mode; None if torch can't export it, and it is run as it is."""
+    def files(self) -> PlainFiles | None:
+        """The files of the network in eval mode; None if its graph can't be stored, and it is run as it is."""
+        picks = kept_inputs(self.network)
         try:
-            return program_of(deepcopy(self.network).eval(), as_call(self.example))
-        except Exception:  # torch raises errors of many kinds for code that it can't export
+            return plain_files(self.network, as_call(self.example), notes={"picks": picks} if picks else {})
+        except TraceError:
             return None
 
     @property
@@ -39,8 +43,8 @@ class Delivered:
 
     @property
     def bytes(self) -> int:
-        """The bytes of the program's file."""
-        return self._cost.bytes if self.program is None else len(self.program.content)
+        """The bytes of its files."""
+        return self._cost.bytes if self.files is None else self.files.num_bytes
 
     @cached_property
     def _cost(self) -> Cost:
@@ -50,7 +54,7 @@ class Delivered:
 def latencies_of(*networks: Delivered) -> list[float]:
     """Median milliseconds of each, run in turns, for one example, or for the whole example if one alone can't run."""
     args, kwargs = as_call(networks[0].example)
-    modules = [deepcopy(own.network).eval() if own.program is None else own.program.module for own in networks]
+    modules = [deepcopy(own.network).eval() if own.files is None else own.files.module for own in networks]
     try:
         return latencies_ms(modules, batch_of(args, kwargs, 1))
     except Exception:  # of the network's own code, for another number of examples

@@ -83,9 +83,9 @@ def prune(
     ``threshold`` is on log alpha for sparse_vd and vbd, on the keep probability for the beta-Bernoullis, on the
     signal-to-noise ratio for log_normal. ``exclude`` names modules to leave alone, ``only`` the groups to gate.
     ``under`` has the most that the result may cost, such as ``{"macs": "0.5x", "bytes": 200_000}``: params, macs, bytes
-    of the program's file, or latency_ms of the program for one example; ``"0.5x"`` is a share of the network as it
-    came. If the threshold leaves more than that, the units or weights with the least signal for their cost go too, and
-    the rest is trained without noise for a third of the epochs, unless ``finish`` or ``tune`` says otherwise.
+    of the network's files, or latency_ms of the network they hold for one example; ``"0.5x"`` is a share of the network
+    as it came. If the threshold leaves more than that, the units or weights with the least signal for their cost go
+    too, and the rest is trained without noise for a third of the epochs, unless ``finish`` or ``tune`` says otherwise.
 
     ``likelihood`` and ``batch`` are as in ``train``, ``output`` as in ``nest``.
 

@@ -1,6 +1,7 @@
 """The result of pruning: a smaller network, and how much was kept of each of its layers."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -11,9 +12,10 @@ from torch import Tensor, nn
 from nestling.errors import RunError
 from nestling.markup import bar, card, element, html, html_table
 from nestling.prediction import Likelihood
-from nestling.running import Cost, Nested, Program
-from nestling.storage import write_whole
+from nestling.running import Cost, Nested, as_call, program_of
+from nestling.storage import PlainFiles, write_whole
 from nestling.tables import text_table
+from nestling.torch_parts import pytree
 
 LITTLE_GONE = 0.9
 """If more than this share of the file and of the multiply-adds is left, the record says why, and what to change."""
@@ -38,12 +40,13 @@ class Pruned:
     """A pruned ``network``, plain and in eval mode, with a record of its pruning; prints as a table.
 
     ``before`` and ``after`` are the costs of the original and of the pruned network as they are delivered: parameters
-    that are not zero, multiply-adds as they are computed, and the bytes and latency of the ``program`` (None if torch
-    can't export the network: then those of its tensors and of the module). ``trained`` is the network with its gates or
-    posteriors after training, ``kept`` the flags of what is kept of each layer, ``left`` the reasons why other groups
-    could not be pruned. ``uncertain`` is the pruned network with the noise of its weights or units, for ``predict`` and
-    ``evaluate`` (None for dependent_beta_bernoulli). ``num_beyond`` units or weights were dropped for the ``target``
-    though the threshold keeps them. If little was pruned, ``advice`` says why and what to change.
+    that are not zero, multiply-adds as they are computed, and the bytes and latency of the network that its ``files``
+    hold (None if JSON can't hold its graph: then those of its tensors and of the module). ``trained`` is the network
+    with its gates or posteriors after training, ``kept`` the flags of what is kept of each layer, ``left`` the reasons
+    why other groups could not be pruned. ``uncertain`` is the pruned network with the noise of its weights or units,
+    for ``predict`` and ``evaluate`` (None for dependent_beta_bernoulli). ``num_beyond`` units or weights were dropped
+    for the ``target`` though the threshold keeps them. If little was pruned, or a budget is not kept, ``advice`` says
+    why and what to change.
     ``likelihood`` is the one it was trained with, to be passed to them with ``network`` or ``uncertain``.
     """
 
@@ -63,8 +66,9 @@ class Pruned:
     folder: Path | None = None
     target: str = ""
     num_beyond: int = 0
-    program: Program | None = field(default=None, repr=False)
+    files: PlainFiles | None = field(default=None, repr=False)
     advice: str = ""
+    example: Any = field(default=None, repr=False)
 
     @property
     def headline(self) -> str:
@@ -101,11 +105,18 @@ class Pruned:
         }
 
     def save_program(self, path: str | PathLike[str]) -> None:
-        """Write the network as one compressed file: ``torch.export.load(path).module()`` runs it, without nestling."""
-        if self.program is None:
+        """Write the network as one compressed file: ``torch.export.load(path).module()`` runs it, without nestling.
+
+        torch unpickles parts of such a file, which can run any code: load only files of your own. What
+        ``nestling.delivery.save_small`` writes is data alone, for ``load_small``.
+        """
+        try:
+            args, kwargs = pytree.tree_map_only(Tensor, Tensor.cpu, as_call(self.example))
+            program = program_of(deepcopy(self.network).cpu().eval(), (args, kwargs))
+        except Exception as error:  # torch raises errors of many kinds for code that it can't export
             advice = "Save its weights with nl.save_pruned, and read them with nl.load_pruned."
-            raise RunError(path, "can't be written, since torch can't export this network", advice)
-        write_whole(Path(path), self.program.content)
+            raise RunError(path, "can't be written, since torch can't export this network", advice) from error
+        write_whole(Path(path), program.content)
 
     def __repr__(self) -> str:
         rows = [(r.name, str(r.kept), str(r.total), f"{r.sparsity:.2%}") for r in self.layers]

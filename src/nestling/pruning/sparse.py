@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from nestling.arguments import probability
 from nestling.kept_until_written import Kept
+from nestling.storage import pack_bits, unpack_bits
 
 FASTER_BELOW = 0.05
 """Share of nonzero weights below which sparse rows are faster than the whole matrix: see benchmarks/sparse.py."""
@@ -115,19 +116,6 @@ def to_dense(network: nn.Module) -> nn.Module:
                 plain.bias = nn.Parameter(layer.bias.clone())
             copy.set_submodule(path, plain.train(layer.training))
     return copy[0]
-
-
-def pack_bits(flags: Tensor) -> Tensor:
-    """Flags as bytes, eight flags per byte, the first flag in the lowest bit."""
-    flat = flags.reshape(-1)
-    padded = F.pad(flat, (0, -len(flat) % 8)).view(-1, 8).to(torch.uint8)
-    return (padded << torch.arange(8, dtype=torch.uint8, device=flags.device)).sum(1, dtype=torch.uint8)
-
-
-def unpack_bits(packed: Tensor, number: int) -> Tensor:
-    """The first ``number`` flags that were packed."""
-    bits = (packed.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8, device=packed.device)) & 1
-    return bits.reshape(-1)[:number].bool()
 
 
 def _narrowest(size: int) -> torch.dtype:

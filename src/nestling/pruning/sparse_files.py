@@ -5,19 +5,17 @@ from copy import deepcopy
 from os import PathLike
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from nestling.errors import RunError
 from nestling.pruning.cutting import KeptInputs
-from nestling.pruning.sparse import SparseLinear, pack_bits, to_dense, to_sparse, unpack_bits
+from nestling.pruning.sparse import SparseLinear, to_dense, to_sparse
 from nestling.reading import Holders
 from nestling.running.layers import layer_type
-from nestling.storage import read_tensors, write_tensors
+from nestling.storage import read_tensors, restored, stored, write_tensors
 
 PRUNED_FILE = "pruned.safetensors"
 """The file of the weights in the folder of a pruning."""
-_VALUES, _MASK, _COLUMNS = ".values", ".mask", ".index"
 
 
 def save_pruned(network: nn.Module, path: str | PathLike[str]) -> int:
@@ -27,10 +25,14 @@ def save_pruned(network: nn.Module, path: str | PathLike[str]) -> int:
     shapes: dict[str, list[int]] = {}
     for name, tensor in to_dense(network).state_dict().items():
         shapes[name] = list(tensor.shape)
-        tensors |= _stored(name, tensor)
-    picks = {name: len(part.index) for name, part in network.named_modules() if isinstance(part, KeptInputs)}
-    write_tensors(place, tensors, {"shapes": shapes, "picks": picks})
+        tensors |= stored(name, tensor)
+    write_tensors(place, tensors, {"shapes": shapes, "picks": kept_inputs(network)})
     return place.stat().st_size
+
+
+def kept_inputs(network: nn.Module) -> dict[str, int]:
+    """How many inputs each layer of a network picks out, by the name of the part that does it."""
+    return {name: len(part.index) for name, part in network.named_modules() if isinstance(part, KeptInputs)}
 
 
 def load_pruned(path: str | PathLike[str], module: nn.Module, *, sparse: bool = True) -> nn.Module:
@@ -42,13 +44,16 @@ def load_pruned(path: str | PathLike[str], module: nn.Module, *, sparse: bool = 
     tensors, record = read_tensors(place)
     network = deepcopy(module)
     try:
-        shapes, picks = record["shapes"], record["picks"]
-        for pick, size in picks.items():
+        shapes, picks = record["shapes"], record.get("picks", {})
+        whole = restored(place, shapes, tensors)
+        for pick in picks:
             parent = pick.rpartition(".")[0]
             layer = network.get_submodule(parent)
-            network.set_submodule(parent, nn.Sequential(KeptInputs(torch.zeros(size, dtype=torch.int64)), layer))
-        _resize(network, {name: _restored(name, shape, tensors) for name, shape in shapes.items()})
-    except (KeyError, AttributeError, ValueError, RuntimeError, TypeError, IndexError) as error:
+            network.set_submodule(parent, nn.Sequential(KeptInputs(whole[f"{pick}.index"]), layer))
+        _resize(network, whole)
+    except RunError:
+        raise
+    except Exception as error:  # a damaged description can cause any error
         raise RunError(place, f"does not fit the module ({error})", "Pass the module that was pruned.") from None
     network.eval()
     return _run_sparse(network) if sparse else network
@@ -78,36 +83,3 @@ def _resize(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     holders.put(new)
     for module, name, value in sizes:
         setattr(module, name, value)
-
-
-def _stored(name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """A tensor as a whole, as values and bit mask, or as values and gaps between them: the smallest of the three."""
-    tensor = tensor.detach().cpu().contiguous()
-    if not tensor.is_floating_point() or tensor.ndim < 2:
-        return {name: tensor}
-    kept = tensor.reshape(-1) != 0
-    values, bits = tensor.reshape(-1)[kept], pack_bits(kept)
-    places = kept.nonzero().squeeze(1).to(torch.int32)
-    gaps = places.diff(prepend=places.new_full((1,), -1))
-    narrow = gaps.to(torch.uint8) if not len(gaps) or int(gaps.max()) < 2**8 else gaps.to(torch.int16)
-    if len(gaps) and int(gaps.max()) >= 2**15:
-        narrow = gaps
-    size = values.numel() * values.element_size()
-    if size + min(bits.numel(), narrow.numel() * narrow.element_size()) >= tensor.numel() * tensor.element_size():
-        return {name: tensor}
-    if bits.numel() <= narrow.numel() * narrow.element_size():
-        return {name + _VALUES: values, name + _MASK: bits}
-    return {name + _VALUES: values, name + _COLUMNS: narrow}
-
-
-def _restored(name: str, shape: list[int], tensors: Mapping[str, Tensor]) -> Tensor:
-    if name in tensors:
-        return tensors[name].reshape(shape)
-    values = tensors[name + _VALUES]
-    whole = values.new_zeros(shape)
-    flat = whole.view(-1)
-    if name + _MASK in tensors:
-        flat[unpack_bits(tensors[name + _MASK], flat.numel())] = values
-    else:
-        flat[tensors[name + _COLUMNS].long().cumsum(0) - 1] = values
-    return whole

@@ -113,6 +113,8 @@ class Stage:
         rule = METHODS[plan.method].keeps
         delivered = Delivered(network, self.example)
         before, after = costs_of(Delivered(plan.module, self.example), delivered)
+        little = why_little_went(plan.structure, f"{rule} {plan.threshold:g}", layers, before, after, reasons)
+        exceeded = "" if plan.target is None else plan.target.exceeded(before, after)
         return Pruned(
             network,
             plan.method,
@@ -130,8 +132,9 @@ class Stage:
             folder=self.out,
             target="" if plan.target is None else str(plan.target),
             num_beyond=num_beyond,
-            program=delivered.program,
-            advice=why_little_went(plan.structure, f"{rule} {plan.threshold:g}", layers, before, after, reasons),
+            files=delivered.files,
+            example=self.example,
+            advice=" ".join(filter(None, (little, exceeded))),
         )
 
     def _tuned(

@@ -12,6 +12,7 @@ from nestling.errors import ArgumentError, BudgetError
 from nestling.pruning.cutting import joined
 from nestling.pruning.delivered import Delivered, latencies_of
 from nestling.pruning.sites import Site
+from nestling.running import Cost
 
 Flags = Mapping[str, Tensor]
 Build = Callable[[Flags], nn.Module]
@@ -50,6 +51,14 @@ class Target:
         names = {_PRICED_AS[name] for name in self.limits}
         total: float = sum(getattr(own, name) / max(1, getattr(self.whole, name)) for name in sorted(names))
         return total
+
+    def exceeded(self, before: Cost, after: Cost) -> str:
+        """What to say if a network, measured once more as it is delivered, is above a limit."""
+        pairs = [(name, getattr(after, name), limit.most(getattr(before, name))) for name, limit in self.limits.items()]
+        above = [
+            f"{name} is {found:.4g}, above the budget of {most:.4g}" for name, found, most in pairs if found > most
+        ]
+        return f"Measured again, {' and '.join(above)}: give a smaller one." if above else ""
 
     def _against(self, network: nn.Module) -> dict[str, tuple[float, float]]:
         """By the name of each limit the cost of a network, and the most that it may be."""

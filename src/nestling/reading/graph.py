@@ -50,25 +50,31 @@ UNPROVEN = "the network's code may take another path for inputs of these sizes t
 
 
 def export_graph(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool = False, sides: bool = False
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    dynamic: bool = False,
+    sides: bool = False,
+    asserted: bool = False,
 ) -> Graph:
     """Export a module in the mode it is in; ``dynamic`` keeps the sizes of the inputs open where the code allows it.
 
-    Of images only the batch size stays open, unless ``sides`` is set. A dynamic graph raises an error for sizes that
-    could take another path through the code.
+    Of images only the batch size stays open, unless ``sides`` is set. A dynamic graph, or one with ``asserted`` sizes,
+    raises an error for sizes that could take another path through the code.
     """
     shapes = _open_shapes(args, kwargs, sides) if dynamic else None
     try:
         with quiet_torch_logs(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The tensor attributes")  # torch misreads the list of an LSTM's weights
-            program = exported(Traced(module), args, kwargs, shapes)
+            program = exported(Traced(module), (args, kwargs), {}, shapes)
     except Exception as fault:  # torch raises errors of many kinds, from the user's code and from torch's
         trail = "".join(traceback.format_exception(fault))
         raise TraceError(user_line(str(fault)) or user_line(trail)) from fault
     _inline(program.graph_module)
     for node in program.graph.find_nodes(op="call_function", target=ASSERTED_METADATA):
         program.graph.erase_node(node)  # the assertion fixes the precision; the check runs in another
-    if dynamic:
+    if dynamic or asserted:
         _assert_sizes(program)
     program.graph.eliminate_dead_code()
     signature = program.graph_signature
@@ -81,19 +87,22 @@ def export_graph(
         graph=program.graph,
         tensor_names={node: names[node.name] for node in placeholders if node.name in names},
         constants={node: program.constants[lifted[node.name]] for node in placeholders if node.name in lifted},
-        in_spec=program.call_spec.in_spec,
+        in_spec=pytree.tree_structure((args, kwargs)),
         out_spec=program.call_spec.out_spec,
     )
 
 
 class Traced(nn.Module):
-    """A module wrapped for the export, so that torch does not print the graph to stderr where tracing fails."""
+    """A module wrapped for the export, so that torch does not print the graph to stderr where tracing fails.
+
+    It takes both kinds of arguments as values: torch can't leave the sizes of arguments by name open.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         """Run the module, and turn torch's errors into ``TraceError``, for which torch does not print the graph."""
         try:
             return self.module(*args, **kwargs)
@@ -262,5 +271,4 @@ def _open_shapes(args: tuple[Any, ...], kwargs: dict[str, Any], sides: bool) -> 
             return None
         return dict.fromkeys(range(leaf.ndim if leaf.ndim < 4 or sides else 1), torch.export.Dim.AUTO)
 
-    arguments = {"args": args, "kwargs": kwargs}  # as Traced takes them; torch refuses the names of empty ones
-    return pytree.tree_map(open_all, {name: values for name, values in arguments.items() if values})
+    return pytree.tree_map(open_all, {"args": args, "kwargs": kwargs})  # as Traced takes them

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nestling.running.norms import norms_with_statistics, were_trained
     from nestling.running.outputs import Output, Pick, pick_output, picked
     from nestling.running.packed_bits import num_bytes, pack, unpack
+    from nestling.running.plain_graph import PlainGraph
     from nestling.running.program import Program, program_of
     from nestling.running.quantiser import NUM_PAIRS, check_num_pairs, codes, dequantise
     from nestling.running.recalibrate import recalibrate

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from nestling.reading import Axis, Branch, Plan, PlannedSize
+from nestling.errors import ShapeError
+from nestling.reading import UNPROVEN, Axis, Branch, Plan, PlannedSize
 from nestling.running.norms import batch_norms
 from nestling.torch_parts import OpOverload, child_store, pytree, schema_of
 
@@ -30,21 +31,42 @@ class BakedSize:
 
 
 def graph_module(
-    module: nn.Module, plan: Plan, state: Mapping[str, Tensor], dropped: Collection[Branch] = ()
+    module: nn.Module,
+    plan: Plan,
+    state: Mapping[str, Tensor],
+    dropped: Collection[Branch] = (),
+    *,
+    follows_mode: bool = True,
 ) -> tuple[fx.GraphModule, list[BakedSize], dict[str, str]]:
     """A module that runs the graph on the tensors of ``module``, in train and in eval mode, without some branches.
 
     It has every tensor name of ``state`` except those of the dropped branches, whether the graph uses it or not.
     Also returned are the attributes that stand for sizes, and for each batch norm, by path, the name of the attribute
-    that lets it be in train mode.
+    that lets it be in train mode. ``follows_mode`` is off for a graph that was exported in eval mode, and stays in it.
     """
-    builder = _Builder(module, plan, state, dropped)
+    builder = _Builder(module, plan, state, dropped, follows_mode=follows_mode)
     return builder.build(), builder.sizes, builder.norms
 
 
+def refused_sizes(fault: RuntimeError, advice: str) -> ShapeError | None:
+    """The error to show instead of a graph's own if the sizes of its inputs are the cause, else None."""
+    _, found, why = str(fault).partition(UNPROVEN)
+    given = "sizes for which the network's code may take another path than for its example"
+    return ShapeError("inputs", given, f"sizes with {why}", advice) if found else None
+
+
 class _Builder:
-    def __init__(self, module: nn.Module, plan: Plan, state: Mapping[str, Tensor], dropped: Collection[Branch]) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        plan: Plan,
+        state: Mapping[str, Tensor],
+        dropped: Collection[Branch],
+        *,
+        follows_mode: bool,
+    ) -> None:
         self.module = module
+        self.follows_mode = follows_mode
         self.plan = plan
         dropped_names = {name for branch in dropped for name in branch.tensors}
         self.state = {name: tensor for name, tensor in state.items() if name not in dropped_names}
@@ -64,9 +86,10 @@ class _Builder:
         source = self.plan
         inputs = [n for n in source.graph.nodes if n.op == "placeholder" and self._attribute(n) is None]
         copied = dict(zip(inputs, _add_inputs(self.graph, *source.inputs), strict=True))
-        self.training = self.graph.get_attr("training")
-        recalibrating = self.graph.get_attr(RECALIBRATING)
-        self.any_training = self.graph.call_function(operator.or_, (self.training, recalibrating))
+        if self.follows_mode:
+            self.training = self.graph.get_attr("training")
+            recalibrating = self.graph.get_attr(RECALIBRATING)
+            self.any_training = self.graph.call_function(operator.or_, (self.training, recalibrating))
         for node in source.graph.nodes:
             if node in self.skips:
                 copied[node] = copied[self.skips[node]]
@@ -74,20 +97,20 @@ class _Builder:
                 copied[node] = self._copy(node, copied)
         built = fx.GraphModule(self.root, self.graph)
         for name, tensor in self.state.items():
-            _hold_at(built, name, tensor)  # what the graph does not use stays in the state, under all of its names
+            hold_at(built, name, tensor)  # what the graph does not use stays in the state, under all of its names
         for node, name in source.tensor_names.items():
             if node in copied and name not in self.state:  # fx keeps every buffer it copies in the state
-                _hold_at(built, name, _tensor_at(self.module, name), persistent=False)
+                hold_at(built, name, _tensor_at(self.module, name), persistent=False)
         for node, tensor in source.constants.items():
             if node in copied:
-                _hold_at(built, f"constant_{node.name}", tensor, persistent=False)
+                hold_at(built, f"constant_{node.name}", tensor, persistent=False)
         return built.train(self.module.training)
 
     def _copy(self, node: fx.Node, copied: dict[fx.Node, fx.Node]) -> fx.Node:
         attribute = self._attribute(node)
         if attribute is not None:
             name, tensor = attribute
-            _hold_at(self.root, name, tensor, persistent=name in self.state)
+            hold_at(self.root, name, tensor, persistent=name in self.state)
             return self.graph.get_attr(name)
         if node.op == "output":
             results = [copied[result] if isinstance(result, fx.Node) else result for result in node.args[0]]  # type: ignore[union-attr]
@@ -96,7 +119,7 @@ class _Builder:
         new = self.graph.node_copy(node, copied.__getitem__)
         for size in self.baked.get(node, ()):
             self._replace_size(new, size)
-        if isinstance(new.target, OpOverload):
+        if self.follows_mode and isinstance(new.target, OpOverload):
             self._follow_mode(new, node)
         return new
 
@@ -208,7 +231,8 @@ def _tensor_at(module: nn.Module, name: str) -> Tensor:
     return tensor
 
 
-def _hold_at(root: nn.Module, name: str, tensor: Tensor, *, persistent: bool = True) -> None:
+def hold_at(root: nn.Module, name: str, tensor: Tensor, *, persistent: bool = True) -> None:
+    """Give a module a parameter or buffer under a name with dots, with the submodules that the name needs."""
     *path, key = name.split(".")
     for child in path:
         if child not in child_store(root):

@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, fx, nn
 
-from nestling.errors import ShapeError
-from nestling.reading import UNPROVEN, Cut, Groups, Holders, Plan
-from nestling.running.graph_module import RECALIBRATING, BakedSize, graph_module
+from nestling.reading import Cut, Groups, Holders, Plan
+from nestling.running.graph_module import RECALIBRATING, BakedSize, graph_module, refused_sizes
 from nestling.running.layers import VariationalLayer, layer_type, make_plain
 from nestling.running.norms import batch_norms
 from nestling.running.twin import Twin, is_separable
@@ -294,13 +293,12 @@ class _BoundGraph:
             vars(twin.module).update(self._attributes)
             last = self._last = tensors, twin
         try:
-            return last[1](*args, **kwargs)
+            return last[1].module.forward(*args, **kwargs)  # fx's call would print the graph where an operation fails
         except RuntimeError as fault:
-            _, found, why = str(fault).partition(UNPROVEN)
-            if not found:
+            refused = refused_sizes(fault, "Nest it with such an example.")
+            if refused is None:
                 raise
-            given = "sizes for which the network's code may take another path than for the example of nest"
-            raise ShapeError("inputs", given, f"sizes with {why}", "Nest it with such an example.") from fault
+            raise refused from fault
 
     def is_fresh(self) -> bool:
         """Whether the module's attributes have not changed since this was made."""

@@ -34,5 +34,5 @@ def noise_for(record: Mapping[str, Any], seed: int, batch: int, samples: int | N
 def normal_noise(shape: Sequence[int], dtype: np.dtype, axis: int, seed: int) -> np.ndarray:
     """Standard normal noise that is drawn along ``axis`` first, so that a longer axis begins with the same noise."""
     first = [shape[axis], *(size for place, size in enumerate(shape) if place != axis)]
-    drawn = np.random.default_rng(seed).standard_normal(first, dtype)  # type: ignore[arg-type]
+    drawn = np.random.default_rng(seed).standard_normal(first, dtype)
     return np.ascontiguousarray(np.moveaxis(drawn, 0, axis))

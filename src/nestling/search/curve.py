@@ -136,7 +136,7 @@ class Curve:
         saved = read_json(path)
         try:
             return cls._from_dict(saved)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
             raise RunError(path, f"is not a curve ({error!r})", "Search again.") from None
 
     @classmethod

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         read_json,
         read_tensors,
         remove_parts,
-        tensor_bytes,
         tensors_digest,
         write_json,
         write_tensors,
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
         written_whole,
     )
     from nestling.storage.lock import FolderLock
+    from nestling.storage.nonzero import pack_bits, restored, stored, unpack_bits
+    from nestling.storage.packed import Packing
+    from nestling.storage.plain_files import GRAPH_FILE, PlainFiles, plain_files, plain_network
     from nestling.storage.saving import (
         WEIGHTS_FILE,
         describe,

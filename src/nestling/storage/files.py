@@ -27,6 +27,10 @@ _HEAD = "nestling"
 _SUM = "sha256"
 _MOST_JSON = 64 * 2**20
 """No JSON file or log of a run has more bytes."""
+_MOST_BYTES = 2**31
+"""The tensors of a file may always take this much memory."""
+_MOST_EXPANSION = 100
+"""Larger tensors may take this many times the bytes of their file: bits and zeros take up to 32 times theirs."""
 _PART = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.part")
 """The names of files that are being written."""
 _RESTORE = "Restore it from a copy, or train again."
@@ -34,9 +38,15 @@ _RESTORE = "Restore it from a copy, or train again."
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a dictionary as a JSON file, with the version of the format and a checksum."""
+    write_whole(path, json_bytes(content, indent=1))
+
+
+def json_bytes(content: Mapping[str, Any], *, indent: int | None = None) -> bytes:
+    """The bytes of a JSON file, with the version of the format and a checksum; without ``indent`` on one line."""
     record = {"format": FORMAT, **content}
-    text = json.dumps(record | {_SUM: digest(record)}, indent=1, allow_nan=False) + "\n"
-    write_whole(path, text.encode())
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(record | {_SUM: digest(record)}, indent=indent, separators=separators, allow_nan=False)
+    return f"{text}\n".encode()
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -193,6 +203,12 @@ def plain_file(path: Path, most: int | None = None) -> Path:
     if most is not None and status.st_size > most:
         raise RunError(path, f"is longer than {most} bytes", "It is not a file of nestling's.")
     return path
+
+
+def check_memory(path: Path, num_bytes: int) -> None:
+    """Refuse tensors that would take much more memory than their file could hold, before any is allocated."""
+    if num_bytes > max(_MOST_BYTES, _MOST_EXPANSION * path.stat().st_size):
+        raise RunError(path, f"describes tensors of {num_bytes:,} bytes", "It is not a file of nestling's.")
 
 
 def check_format(path: Path, version: object) -> None:

@@ -31,7 +31,7 @@ def exported(graph: Graph, *, least: int = 2, most: int | None = None) -> Export
     examples = tuple(_widened(port, least) for port in graph.inputs)
     try:
         with torch.no_grad(), quiet_torch_logs(), _plain_attention(), warnings.catch_warnings(action="ignore"):
-            program = torch.export.export(Traced(graph.module), examples, dynamic_shapes=(shapes,))
+            program = torch.export.export(Traced(graph.module), (examples, {}), dynamic_shapes=(shapes, {}))
     except Exception as error:  # torch raises errors of many kinds, from the user's code and from torch's
         trail = "".join(traceback.format_exception(error))
         reason = user_line(str(error)) or user_line(trail) or " ".join(str(error).split())[:200]
