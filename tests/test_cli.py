@@ -124,7 +124,7 @@ def test_what_can_not_be_parsed_exits_with_2(nestling, place, words):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("train digit --out x", "did you mean 'digits'"),
+        ("train digit --out x", "Did you mean 'digits'"),
         ("train nowhere.npz --out x", "nowhere.npz does not exist"),
         ("train cli_nets.py --out x", "neither an .npz file nor a folder"),
         ("train mine.npz --out x --model mpl", "Did you mean mlp"),

@@ -424,6 +424,14 @@ def test_other_data_is_normalised_like_the_run_s_own(place, run):
     assert kept["auroc"] == pytest.approx(expected.auroc, abs=1e-6)
 
 
+def test_strange_images_of_any_size_are_resized(run, tmp_path):
+    (tmp_path / "strange" / "any").mkdir(parents=True)
+    for number in range(12):
+        Image.fromarray(np.full((8 + number, 9), 200, np.uint8)).save(tmp_path / "strange" / "any" / f"{number}.png")
+    commands.evaluate(run, (1.0,), ood=str(tmp_path / "strange"), samples=0)
+    assert "auroc" in json.loads((run / "scores.json").read_text())["rows"][0]["scores"]
+
+
 def test_strange_data_of_another_shape_or_nowhere(place, run):
     with pytest.raises(RangeError, match="ood"):
         commands.evaluate(run, (1.0,), ood=str(place / "numbers.npz"))
@@ -623,7 +631,7 @@ def test_detection_stands_beside_what_a_guess_gives_and_a_limit_draws_examples(p
 def test_a_model_or_data_that_is_not_there_leaves_no_folder(place, tmp_path):
     with pytest.raises(ArgumentError, match="Did you mean mlp"):
         commands.train(str(place / "classes.npz"), "mlpp", tmp_path / "run", FEW, QUICK)
-    with pytest.raises(NestlingError, match="did you mean 'digits'"):
+    with pytest.raises(NestlingError, match="Did you mean 'digits'"):
         commands.train("digit", "mlp", tmp_path / "run", FEW, QUICK)
     assert not (tmp_path / "run").exists()
 

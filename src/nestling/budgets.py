@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nestling.arguments import positive_number
-from nestling.errors import ArgumentError
+from nestling.errors import ArgumentError, RangeError
 
 BUDGETS = ("params", "macs", "bytes", "latency_ms")
 """The costs that every network has."""
+COUNTS = ("params", "macs", "bytes")
+"""Those that are whole numbers."""
 Budgets = str | Iterable[str] | Mapping[str, float | str]
 
 
@@ -36,11 +38,13 @@ def read_budgets(given: Budgets) -> dict[str, Limit]:
 
 def read_limit(name: str, given: float | str) -> Limit:
     """The limit from a number, or from text: ``0.5x`` is half of the whole network's cost."""
-    if not isinstance(given, str):
-        return Limit(positive_number(name, given))
+    is_share = isinstance(given, str) and given.endswith("x")
     try:
-        value = float(given.removesuffix("x"))
+        value = float(given.removesuffix("x")) if isinstance(given, str) else given
     except ValueError:
         needed = "a budget such as macs=0.5x (half of the whole network's), latency_ms=4 or bytes=200000"
         raise ArgumentError("under", repr(f"{name}={given}"), needed, "Write the number without its unit.") from None
-    return Limit(positive_number(name, value), given.endswith("x"))
+    limit = Limit(positive_number(name, value), is_share)
+    if name in COUNTS and not is_share and limit.value < 1:
+        raise RangeError(name, given, "at least 1, or a share of the whole network's", f'Write "{limit}x" for a share.')
+    return limit

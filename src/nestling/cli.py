@@ -119,7 +119,8 @@ def evaluate(
 
     Args:
         cuts: Fractions to cut to; by default those of the recipe.
-        ood: Out-of-distribution data set that the uncertainty should detect; by default the held-out classes.
+        ood: Out-of-distribution data that the uncertainty should detect: a data set, or a folder of images, which are
+            resized to the network's inputs; by default the held-out classes.
         limit: Score at most this many examples of each set, drawn at random, always the same.
         samples: Weight samples to average over; 0 for the mean weights.
         device: auto takes a GPU where there is one.

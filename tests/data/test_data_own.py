@@ -215,9 +215,9 @@ def test_bad_folders(tmp_path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("minst", "did you mean 'mnist'"),
-        ("cifar-10", "did you mean 'cifar10'"),
-        ("FashionMNIST", "did you mean 'fashion_mnist'"),
+        ("minst", "Did you mean 'mnist'"),
+        ("cifar-10", "Did you mean 'cifar10'"),
+        ("FashionMNIST", "Did you mean 'fashion_mnist'"),
         ("qqqqqq", "The names are digits, cluttered_digits, mnist"),
         ("some/where", "does not exist"),
         ("mine.npz", "does not exist"),

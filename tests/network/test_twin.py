@@ -1,6 +1,8 @@
 """Twins of a module compute what it would with other tensors in its hands, and leave it alone."""
 
+import pickle
 import weakref
+from copy import deepcopy
 from functools import partial
 
 import pytest
@@ -140,6 +142,21 @@ def test_a_change_of_the_module_is_seen_at_a_cut():
         second = nested(x)
     assert not torch.equal(first, second)
     torch.testing.assert_close(second, nl.extract(nested, 0.5)(x))
+
+
+@pytest.mark.parametrize("copied", [deepcopy, lambda nested: pickle.loads(pickle.dumps(nested))])
+def test_a_network_is_copied_with_its_cuts_in_use(copied):
+    """A copy's cuts are of its own tensors."""
+    nested, x = nl.nest(Plain(), torch.randn(2, 4), weights=None, num_blocks=3).eval(), torch.randn(3, 4)
+    with torch.no_grad(), nested.at(0.5):
+        first = nested(x)
+        copy = copied(nested)
+    with torch.no_grad(), copy.at(0.5):
+        assert torch.equal(copy(x), first)
+        copy.module.first.weight.zero_()
+        assert not torch.equal(copy(x), first)
+    with torch.no_grad(), nested.at(0.5):
+        assert torch.equal(nested(x), first)
 
 
 class Odd(nn.Module):

@@ -137,6 +137,7 @@ def test_a_target_out_of_reach_names_the_smallest_network(tmp_path):
         ("macs=half", {}, ArgumentError, "a budget such as macs=0.5x"),
         ("macs", {}, ArgumentError, "a budget such as macs=0.5x"),
         ("flops=3", {}, ArgumentError, "under: got 'flops', but it must be one of params, macs, bytes, latency_ms"),
+        ("macs=0.5", {}, RangeError, 'Write "0.5x" for a share'),
         ("macs=0x", {}, RangeError, "macs: got 0.0"),
         ("macs=0.5x", {"method": "dependent_beta_bernoulli"}, ArgumentError, "use beta_bernoulli"),
     ],

@@ -75,7 +75,8 @@ def test_a_budget_that_nothing_meets_names_the_smallest():
 
 
 @pytest.mark.parametrize(
-    "budget", [{}, {"latency": 3}, {"latency_ms": 3}, {"macs": "4ms"}, {"macs": 0}, {"macs": -1}, {"macs": math.nan}]
+    "budget",
+    [{}, {"latency": 3}, {"latency_ms": 3}, {"macs": "4ms"}, *({"macs": value} for value in (0, 0.5, -1, math.nan))],
 )
 def test_budgets_that_mean_nothing(budget):
     with pytest.raises(ArgumentError) as caught:

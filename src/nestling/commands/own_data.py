@@ -41,7 +41,8 @@ def out_of_distribution(loaded: Data, ood: str | None, limit: int | None) -> Bat
     """Batches of out-of-distribution data: a data set, or the classes that were held out."""
     if ood is None:
         return None if loaded.held_out is None else loaded.batches("held_out", BATCH, limit=limit)
-    resize = (loaded.loaded_with or {}).get("resize") if Path(ood).is_dir() and ood not in sets.names() else None
+    is_folder = Path(ood).is_dir() and ood not in sets.names() and len(loaded.input_shape) > 1
+    resize = loaded.input_shape[1:] if is_folder else None  # whatever size its images have
     other = sets.load(ood, splits=("test",), resize=resize).normalised_like(loaded)
     if other.input_shape != loaded.input_shape:
         given, needed = f"{ood} with inputs {other.input_shape}", f"data with inputs {loaded.input_shape}"

@@ -185,5 +185,5 @@ def _existing_path(source: str | Path) -> Path:
     if isinstance(source, Path) or os.sep in source or path.suffix:
         raise MissingError(f"{path} does not exist. Pass the path of an .npz file or of a folder of images.")
     matches = difflib.get_close_matches(source.lower().replace("-", "_"), names(), n=1, cutoff=0.5)
-    guess = f"did you mean {matches[0]!r}? " if matches else ""
-    raise MissingError(f"there is no data set {source!r}: {guess}The names are {', '.join(names())}.")
+    guess = f"Did you mean {matches[0]!r}? " if matches else ""
+    raise MissingError(f"there is no data set {source!r}. {guess}The names are {', '.join(names())}.")

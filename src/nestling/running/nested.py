@@ -1,7 +1,6 @@
 """A network whose widths can be chosen while it runs."""
 
 import threading
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -19,7 +18,7 @@ from nestling.running.batches import check_like_example
 from nestling.running.bits import Levels, Quantised
 from nestling.running.layers import VariationalLayer, drawing, mean_name, plain_name
 from nestling.running.modes import in_mode
-from nestling.running.norms import were_trained
+from nestling.running.norms import warn_of_statistics, were_trained
 from nestling.running.norms_of_cuts import PrivateNorms
 from nestling.running.outputs import Output
 from nestling.running.runner import REMEMBERED_CUTS, BoundNetwork, Runner
@@ -111,12 +110,7 @@ class Nested(Moving):
         whole = full_cut(self.groups)
         if cut != whole and not self._has_warned and cut not in self.statistics and were_trained(self.module):
             self._has_warned = True
-            warnings.warn(
-                f"the cut that keeps {cut.num_blocks} of {whole.num_blocks} blocks has no batch-norm statistics of its "
-                "own, and those of the whole network can make it useless. Call nl.recalibrate(nested, loader, cut) "
-                "with a few batches of training data first. (This is said once per network.)",
-                stacklevel=4,
-            )
+            warn_of_statistics(cut.num_blocks, whole.num_blocks)
 
     @contextmanager
     def shared_at(self, cut: float | Mapping[str, int] | Cut) -> Iterator["Nested"]:
@@ -376,6 +370,10 @@ class _PreparedCut:
         self.cut = cut
         self.is_checked = False
         self._last: tuple[object, object, BoundNetwork] | None = None
+
+    def __reduce__(self) -> tuple[type["_PreparedCut"], tuple[Cut]]:
+        """A copy of the network has tensors of its own, for which its cuts are made ready anew."""
+        return _PreparedCut, (self.cut,)
 
     def ready(self, nested: Nested) -> BoundNetwork:
         """The network at the cut, made again if one of its tensors or attributes has changed."""
