@@ -46,8 +46,7 @@ def test_run(run):
     _, *rows = cells(run._repr_html_())
     validation = run.log[-1]["validation"]
     assert [row[:2] for row in rows] == [[name, f"{own['accuracy']:.4f}"] for name, own in validation.items()]
-    assert [row[3] for row in rows] == [f"{calibration.temperature:.3f}" for calibration in run.calibrations]
-    assert nl.training.Run(**{**vars(run), "log": ()})._repr_html_()
+    assert len(cells(replace(run, log=())._repr_html_())) == 1
 
 
 def test_predictions(run):

@@ -241,6 +241,24 @@ def test_saved_scores_are_used_where_there_is_no_data(searched, tmp_path, monkey
     assert reader.all("svg", aria_labelledby="reliability-0-title")
 
 
+@pytest.mark.parametrize(
+    "scores",
+    [
+        3,
+        {"accuracy": "<b>"},
+        {"accuracy": 0.5, "bounds": [1], "by": [2], "reliability": {"count": "x"}},
+        {"intervals": {"a": 1}},
+    ],
+    ids=str,
+)
+def test_scores_of_strangers_are_no_error(searched, tmp_path, monkeypatch, scores):
+    folder = copied(searched, tmp_path / "run")
+    (folder / "curve.json").unlink()
+    write_json(folder / "scores.json", {"rows": [{"cut": "1", "scores": scores}]})
+    monkeypatch.setattr("nestling.commands.reporting.data_of", lambda *_, **__: nl.data.load("nothing of that name"))
+    assert "<b>" not in reported([folder]).read_text()
+
+
 def test_names_of_strangers_are_text(foreign):
     commands.report([foreign], samples=0)
     text = (foreign / "report.html").read_text()

@@ -136,7 +136,8 @@ def _saved_scores(run: Run, notes: list[str]) -> dict[Cut, Mapping[str, Any]]:
     try:
         rows = read_json(path)["rows"]
         names = [str(row["cut"]).partition(",")[0] for row in rows]
-        return {make_cut(run.nested.groups, float(name)): row["scores"] for name, row in zip(names, rows, strict=True)}
+        cuts = [make_cut(run.nested.groups, float(name)) for name in names]
+        return {cut: dict(row["scores"]) for cut, row in zip(cuts, rows, strict=True)}
     except (NestlingError, KeyError, TypeError, ValueError, AttributeError) as error:
         notes.append(f"{path.name} could not be used: {error}")
         return {}

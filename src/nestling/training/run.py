@@ -54,13 +54,12 @@ class Run:
         return None if self.folder is None else identity_of(read_json(self.folder / RECIPE_FILE))
 
     def _repr_html_(self) -> str:
+        validation = self.log[-1].get("validation") if self.log else None
         rows = []
-        for name, scores in (self.log[-1].get("validation", {}) if self.log else {}).items():
-            fitted = self.calibration(float(name.partition(",")[0]))
-            temperature = "-" if fitted is None else f"{fitted.temperature:.3f}"
-            values = ["-" if scores.get(key) is None else f"{scores[key]:.4f}" for key in ("accuracy", "nll")]
-            rows.append([name, *values, temperature])
-        table = html_table(["cut", "validation accuracy", "validation NLL", "temperature"], rows, styled=True)
+        for name, scores in validation.items() if isinstance(validation, dict) else ():
+            values = [scores.get(key) if isinstance(scores, dict) else None for key in ("accuracy", "nll")]
+            rows.append([name, *(f"{value:.4f}" if isinstance(value, int | float) else "-" for value in values)])
+        table = html_table(["cut", "validation accuracy", "validation NLL"], rows, styled=True)
         return card("Run", repr(self), table)
 
     def calibration(self, cut: Any) -> Calibration | None:  # noqa: ANN401

@@ -73,7 +73,7 @@ def log_axis(label: str, values: Iterable[float], write: Callable[[float], str])
     return Axis(label, low, high, write, tuple(ticks if len(ticks) > 1 else _round_numbers(low, high)), is_log=True)
 
 
-def _round_numbers(low: float, high: float, most: int = 5) -> list[float]:
+def _round_numbers(low: float, high: float, most: int = 6) -> list[float]:
     """At most ``most`` + 1 round numbers between two ends."""
     step = (high - low) / most
     power = 10.0 ** math.floor(math.log10(step))

@@ -1,6 +1,7 @@
 """The section on certainty: reliability, uncertainty on known and unknown data, and where it comes from."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -115,8 +116,8 @@ def _points(scores: Mapping[str, Any]) -> list[tuple[float, float, float]]:
             return [(float(a), float(b), float(n)) for a, b, n in zip(*columns, strict=False) if n > 0]
     intervals = scores.get("intervals")
     if isinstance(intervals, Mapping) and all(map(is_number, intervals.values())):
-        found = [(float(nominal), float(share), 1.0) for nominal, share in intervals.items()]
-        return sorted(found)
+        with suppress(ValueError):  # the file is a stranger's, and its keys are no numbers
+            return sorted((float(nominal), float(share), 1.0) for nominal, share in intervals.items())
     return []
 
 

@@ -88,16 +88,18 @@ def small_answer(choice: Choice) -> str:
     before, after = metric.of(whole.scores), metric.of(small.scores)
     if before is None or after is None:
         return f"{len(choice.networks)} networks, none of them scored: see the notes at the end of this page."
-    if small is whole:
-        return f"No smaller network is as good: the whole one has {metric.name} {metric.written(before)}."
     most = size.of(whole.cost) or 1.0
     shares = [(size.of(network.cost) or 0.0) / most for network in choice.networks]
-    words = f"To {shares[choice.first]:.0%} of the {size.name}: {metric.name} {metric.written(after)}, "
-    words += f"against {metric.written(before)} for the whole network."
+    if small is whole:
+        words = f"No smaller network is as good: the whole one has {metric.name} {metric.written(before)}."
+    else:
+        words = f"To {shares[choice.first]:.0%} of the {size.name}: {metric.name} {metric.written(after)}, "
+        words += f"against {metric.written(before)} for the whole network."
     half = max((number for number, share in enumerate(shares) if share <= HALF), default=None)
     if half is None or half >= choice.first:
         return words
-    return f"{words} At {shares[half]:.0%} it is {metric.written(metric.of(choice.networks[half].scores))}."
+    cost = f"{shares[half]:.0%}" + (f" of the {size.name}" if small is whole else "")
+    return f"{words} At {cost} it is {metric.written(metric.of(choice.networks[half].scores))}."
 
 
 def _curves(choice: Choice, others: Sequence[OtherNetworks], source: str) -> Html:
