@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
-    from nestling.runtime.answers import Answers
+    from nestling.runtime.answers import UNCERTAINTIES, Answers
     from nestling.runtime.executorch import RECORD_METHOD, ExecuTorchSession
     from nestling.runtime.network import BATCH, Network, open
     from nestling.runtime.onnx import OnnxSession
