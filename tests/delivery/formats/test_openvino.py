@@ -4,6 +4,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import nestling as nl
 from nestling.delivery.formats import FORMATS, Graph, Port
 from nestling.runtime import OpenVINOSession
 
-pytest.importorskip("openvino", reason="OpenVINO is not installed")
+pytestmark = pytest.mark.skipif(find_spec("openvino") is None, reason="OpenVINO is not installed")
 FORMAT = FORMATS["openvino"]()
 
 
