@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor, fx
 
 from nestling.reading.labels import Ids
@@ -62,6 +63,11 @@ class PlannedSize:
 
 
 def _kept(part: Mapping[str, Ids], units: Mapping[str, int]) -> int:
+    if len(part) == 1:
+        (name, position_units), *_ = part.items()
+        times = np.bincount(position_units)
+        if (times == times[0]).all():
+            return int(times[0]) * units[name]  # which may be symbolic
     first, *others = [position_units < units[name] for name, position_units in part.items()]
     for other in others:
         first = first | other

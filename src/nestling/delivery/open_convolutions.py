@@ -1,0 +1,2 @@
+def TRANSLATIONS(): return {}
+def with_branches(*a): pass
