@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from nestling.delivery.formats import Graph, Port
-from nestling.delivery.open_convolutions import TRANSLATIONS, with_branches
+from nestling.delivery.edited_graph import EditedGraph
+from nestling.delivery.folded_norms import fold_norms
+from nestling.delivery.open_convolutions import with_open_convolutions, write_branches
 from nestling.delivery.width_table import ROW, Wanted, WidthTable
 from nestling.errors import NestlingError
 from nestling.running import Nested, OpenWidths, in_mode
@@ -36,9 +38,12 @@ def all_widths_model(
         open_network = table.network()
         graph = graph_of(open_network) if graph_of is not None else plain_graph(nested, open_network)
         module = _Chosen(graph.module.eval(), open_network, table, len(graph.inputs))
-        program = _program(module, graph.inputs, table)
+        program = with_open_convolutions(_program(module, graph.inputs, table))
         model = _model(program, graph, table)
-    with_branches(model, list(table.dimensions), [table.sizes(row) for row in range(len(table.cuts))])
+    edited = EditedGraph(model)
+    fold_norms(edited)
+    write_branches(edited, [table.sizes(row) for row in range(len(table.cuts))])
+    edited.write()
     about = dict(graph.about) | {"widths": table.about(quality)}
     entry = model.metadata_props.add()
     entry.key, entry.value = METADATA, json.dumps(about)
@@ -95,7 +100,6 @@ def _model(program: torch.export.ExportedProgram, graph: Graph, table: WidthTabl
             external_data=False,
             input_names=names,
             output_names=list(graph.outputs),
-            custom_translation_table=TRANSLATIONS(),
             verbose=False,
         )
     model: onnx.ModelProto = made.model_proto

@@ -1,2 +1,100 @@
-def TRANSLATIONS(): return {}
-def with_branches(*a): pass
+"""Convolutions whose number of groups is open, which ONNX has as a fixed attribute: one branch per number."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx
+import torch
+from onnx import helper
+from torch import Tensor
+
+from nestling.delivery.edited_graph import EditedGraph
+from nestling.torch_parts import example_size
+
+OPEN_CONVOLUTION = "OpenConvolution"
+"""A convolution that is not in ONNX: it has no groups, but how many channels each group puts out."""
+_PER_GROUP = "per_group"
+_DOMAIN = "nestling"
+_CONVOLUTIONS = (torch.ops.aten.conv1d.default, torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default)
+
+
+def with_open_convolutions(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program with each convolution of which the number of groups is open marked as an ``OpenConvolution``."""
+    if not any(node.target in _CONVOLUTIONS and _num_groups_is_open(node) for node in program.graph.nodes):
+        return program
+    return program.run_decompositions(dict.fromkeys(_CONVOLUTIONS, _marked))
+
+
+def _num_groups_is_open(node: torch.fx.Node) -> bool:
+    return len(node.args) > 6 and not isinstance(node.args[6], int)
+
+
+def _marked(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    groups: int | torch.SymInt = 1,
+) -> Any:  # noqa: ANN401
+    if isinstance(groups, int):
+        return NotImplemented
+    zeros = [0] * len(stride)
+    shape = torch.ops.aten.convolution(x, weight, bias, stride, padding, dilation, False, zeros, groups).shape
+    per_group = weight.shape[0] // groups
+    attributes = {
+        "strides": list(stride),
+        "pads": [*padding, *padding],
+        "dilations": list(dilation),
+        _PER_GROUP: example_size(per_group) if isinstance(per_group, torch.SymInt) else per_group,
+    }
+    inputs = [x, weight] if bias is None else [x, weight, bias]
+    return torch.onnx.ops.symbolic(
+        f"{_DOMAIN}::{OPEN_CONVOLUTION}", inputs, attributes, dtype=x.dtype, shape=shape, version=1
+    )
+
+
+def write_branches(graph: EditedGraph, rows: Sequence[Mapping[str, int]]) -> None:
+    """Write every open convolution as one branch for each number of groups that the rows of a table have.
+
+    ``rows`` has the sizes of the dimensions at each row. When these are fixed, one branch is left.
+    """
+    found = [node for node in graph.nodes if node.op_type == OPEN_CONVOLUTION]
+    if not found:
+        return
+    channels = graph.sizes_at([node.input[1] for node in found], rows)
+    for node in found:
+        attributes = {a.name: a for a in node.attribute}
+        per_group = attributes.pop(_PER_GROUP).i
+        numbers = sorted({size // per_group for size in channels[node.input[1]]})
+        num_channels = graph.add("Shape", [node.input[1]], start=0, end=1)
+        graph.remove(node)
+        graph.nodes.append(_branched(graph, node, list(attributes.values()), num_channels, per_group, numbers))
+    graph.model.opset_import.remove(next(own for own in graph.model.opset_import if own.domain == _DOMAIN))
+
+
+def _branched(
+    graph: EditedGraph,
+    node: onnx.NodeProto,
+    attributes: Sequence[onnx.AttributeProto],
+    num_channels: str,
+    per_group: int,
+    numbers: Sequence[int],
+) -> onnx.NodeProto:
+    """A convolution with the first of some numbers of groups if the channels fit it, else with one of the others."""
+
+    number, *others = numbers
+    convolution = helper.make_node("Conv", node.input, [graph.new_name()], group=number)
+    convolution.attribute.extend(attributes)
+    if not others:
+        del convolution.output[:]
+        convolution.output.extend(node.output)
+        return convolution
+    fits = graph.add("Equal", [num_channels, graph.constant([number * per_group])])
+    otherwise = helper.make_node("Identity", [], [graph.new_name()])
+    otherwise.CopyFrom(_branched(graph, node, attributes, num_channels, per_group, others))
+    del otherwise.output[:]
+    otherwise.output.append(graph.new_name())
+    branches = {"then_branch": graph.branch(convolution), "else_branch": graph.branch(otherwise)}
+    return helper.make_node("If", [graph.add("Squeeze", [fits])], node.output, **branches)
