@@ -52,6 +52,23 @@ class Axis:
         """How many positions are kept when each group keeps this many units."""
         return self.always + sum(_kept(part, units) for part in self.parts)
 
+    def open_kept(self, units: Mapping[str, Any], whole: Mapping[str, int]) -> Any:  # noqa: ANN401
+        """The same for numbers of units that may be symbolic; ``whole`` has the sizes of the groups.
+
+        None where the number of positions is not in proportion to the units of a group.
+        """
+        kept: Any = self.always
+        for part in self.parts:
+            (name, position_units), *others = part.items()
+            times = np.bincount(position_units, minlength=whole[name])
+            if not others and (times == times[0]).all():
+                kept = kept + int(times[0]) * units[name]
+            elif not position_units.any():  # each of them goes with the first unit, which is always kept
+                kept = kept + len(position_units)
+            else:
+                return None
+        return kept
+
 
 @dataclass(frozen=True)
 class PlannedSize:
@@ -63,11 +80,6 @@ class PlannedSize:
 
 
 def _kept(part: Mapping[str, Ids], units: Mapping[str, int]) -> int:
-    if len(part) == 1:
-        (name, position_units), *_ = part.items()
-        times = np.bincount(position_units)
-        if (times == times[0]).all():
-            return int(times[0]) * units[name]  # which may be symbolic
     first, *others = [position_units < units[name] for name, position_units in part.items()]
     for other in others:
         first = first | other
