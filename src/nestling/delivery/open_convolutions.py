@@ -15,21 +15,10 @@ OPEN_CONVOLUTION = "OpenConvolution"
 """A convolution that is not in ONNX: it has no groups, but how many channels each group puts out."""
 _PER_GROUP = "per_group"
 _DOMAIN = "nestling"
-_CONVOLUTIONS = (torch.ops.aten.conv1d.default, torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default)
+CONVOLUTIONS = (torch.ops.aten.conv1d.default, torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default)
 
 
-def with_open_convolutions(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program with each convolution of which the number of groups is open marked as an ``OpenConvolution``."""
-    if not any(node.target in _CONVOLUTIONS and _num_groups_is_open(node) for node in program.graph.nodes):
-        return program
-    return program.run_decompositions(dict.fromkeys(_CONVOLUTIONS, _marked))
-
-
-def _num_groups_is_open(node: torch.fx.Node) -> bool:
-    return len(node.args) > 6 and not isinstance(node.args[6], int)
-
-
-def _marked(
+def marked(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -38,6 +27,7 @@ def _marked(
     dilation: Sequence[int] = (1,),
     groups: int | torch.SymInt = 1,
 ) -> Any:  # noqa: ANN401
+    """A convolution with an open number of groups as an ``OpenConvolution``; others stay as they are."""
     if isinstance(groups, int):
         return NotImplemented
     zeros = [0] * len(stride)

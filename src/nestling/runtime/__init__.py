@@ -6,7 +6,8 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.runtime.session import Session
+    from nestling.runtime.widths import RECORD, inputs_at, options_at, record_of, reshape_to, sizes_at
 
-__all__ = ["Session"]
+__all__ = ["Session", "inputs_at", "options_at", "record_of", "reshape_to", "sizes_at"]
 
 imports_lazily(__name__)
