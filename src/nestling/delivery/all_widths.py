@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nestling.delivery.edited_graph import EditedGraph
-from nestling.delivery.folded_norms import fold_norms
+from nestling.delivery.folded_norms import fold_norms, join_slices
 from nestling.delivery.formats import Graph, Port
 from nestling.delivery.open_convolutions import write_branches
 from nestling.delivery.open_program import onnx_program, open_program
@@ -62,6 +62,7 @@ def all_widths_model(
     model = onnx_program(program, names, graph.outputs).model_proto
     _name_sizes(model, [*(port.open_axes for port in graph.inputs), *({0: name} for name in table.dimensions)])
     edited = EditedGraph(model)
+    join_slices(edited)
     fold_norms(edited)
     write_branches(edited, [table.sizes(row) for row in range(len(table.cuts))])
     edited.write()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from nestling.delivery.edited_graph import EditedGraph
 from nestling.delivery.open_convolutions import OPEN_CONVOLUTION
@@ -58,15 +59,19 @@ def _bias_of(graph: EditedGraph, layer: onnx.NodeProto) -> str | None:
 
 def join_slices(graph: EditedGraph) -> None:
     """Write a slice of a slice, along other axes, as one slice, which copies once."""
-    makers = graph.makers()
-    for node in list(graph.nodes):
-        inner = makers.get(node.input[0]) if node.op_type == "Slice" else None
+    for node in [node for node in graph.nodes if node.op_type == "Slice"]:
+        inner = graph.makers().get(node.input[0])
         if inner is None or inner.op_type != "Slice" or len(graph.users(node.input[0])) > 1:
             continue
-        if not all(_is_plain(graph, own) for own in (inner, node)):
+        axes = [_constants(graph, own.input[3]) for own in (inner, node)]
+        if None in axes or set(axes[0] or ()) & set(axes[1] or ()):
             continue
-        both = [graph.add("Concat", [a, b], axis=0) for a, b in zip(inner.input[1:], node.input[1:], strict=True)]
+        both = [graph.add("Concat", pair, axis=0) for pair in zip(inner.input[1:], node.input[1:], strict=True)]
         source = inner.input[0]
         graph.remove(inner)
         del node.input[:]
         node.input.extend([source, *both])
+
+
+def _constants(graph: EditedGraph, name: str) -> tuple[int, ...] | None:
+    return tuple(numpy_helper.to_array(graph.initial[name]).tolist()) if name in graph.initial else None

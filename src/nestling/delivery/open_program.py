@@ -43,7 +43,10 @@ def open_program(
         raise
     except Exception as fault:  # torch raises errors of many kinds
         trail = "".join(traceback.format_exception(fault))
-        raise refusal("its code fixes a size that a cut changes", user_line(str(fault)) or user_line(trail)) from fault
+        fixed = {int(number) - len(ports) for number in re.findall(r"L\['inputs'\]\[(\d+)\]", str(fault))}
+        names = ", ".join(name for place, name in enumerate(dimensions) if place in fixed)
+        why = f"its code fixes a size that a cut changes{names and f' ({names})'}"
+        raise refusal(why, user_line(str(fault)) or user_line(trail)) from fault
     for node in program.graph.nodes:
         if node.target in _TRANSPOSED and _is_open(node):
             raise refusal("a transposed convolution has a number of groups that a cut changes", layer_of(node))

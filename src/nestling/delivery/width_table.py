@@ -120,25 +120,25 @@ def _base(nested: Nested, cuts: Sequence[Cut]) -> Cut:
 
 
 def _symbols(groups: Sequence[Group], kept: Sequence[Mapping[str, int]], each_group: bool) -> list[Symbol]:
-    sets: dict[tuple[int, ...], dict[str, int]] = {}
-    symbols = []
+    sets: dict[object, tuple[dict[str, int], int]] = {}
     for group in groups:
         units = [row[group.name] for row in kept]
         times = 1 if each_group else math.gcd(group.size, *units)
-        if each_group:
-            symbols.append(Symbol(_identifier(group.name), {group.name: 1}, group.size))
-        elif len(set(units)) > 1:
-            sets.setdefault((*(number // times for number in units), group.size // times), {})[group.name] = times
-    alone = len(sets) == 1
-    symbols += [
-        Symbol("width" if alone else "width_of_" + _identifier(next(iter(own))), own, numbers[-1])
-        for numbers, own in sets.items()
-    ]
-    return symbols
+        proportions = (*(number // times for number in units), group.size // times)
+        if each_group or len(set(units)) > 1:
+            own, _ = sets.setdefault(group.name if each_group else proportions, ({}, proportions[-1]))
+            own[group.name] = times
+    names = ["width"] if len(sets) == 1 else _names([next(iter(own)) for own, _ in sets.values()])
+    return [Symbol(name, own, most) for name, (own, most) in zip(names, sets.values(), strict=True)]
 
 
-def _identifier(name: str) -> str:
-    return re.sub(r"\W", "_", name)
+def _names(groups: Sequence[str]) -> list[str]:
+    """Names for dimensions, in letters and digits, after the first group of each."""
+    names = dict[str, str]()
+    for group in groups:
+        name = "width_of_" + re.sub(r"\W", "_", group)
+        names[name + "_" * (name in names)] = group
+    return list(names)
 
 
 def _tables(
