@@ -5,14 +5,14 @@ VENV := .venv
 TORCH := torch==2.13.0
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types pytest soak bench clean
+.PHONY: demo test lint types pytest docs soak bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/nestling demo
 
 # Types are checked while tests wait for the processes that they start.
 test: lint
-	$(MAKE) --no-print-directory -j2 types pytest
+	$(MAKE) --no-print-directory -j2 types pytest docs
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
@@ -23,6 +23,10 @@ types: $(VENV)/installed
 
 pytest: $(VENV)/installed
 	$(BIN)/pytest -n auto --dist worksteal
+
+# The site, in build/site; a broken link is an error. The variable silences an advertisement of the theme.
+docs: $(VENV)/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Faults and damages that tests draw, several times as many of them.
 soak: $(VENV)/installed

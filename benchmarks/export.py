@@ -1,7 +1,7 @@
 """What one ONNX file of every width costs beside a smaller file per width: VGG11, onnxruntime and OpenVINO.
 
-Each width is fixed when the file is loaded; a width given at each call, and the full network, are timed too. CPU time on
-one thread, the variants taking turns. Networks are not trained: widths cost the same.
+Each width is fixed when the file is loaded; a width given at each call, and the full network, are timed too. CPU time
+on one thread, the variants taking turns. The networks are not trained: it costs the same.
 """
 
 import argparse
@@ -19,7 +19,6 @@ from torch import nn
 
 import nestling as nl
 from nestling.delivery import all_widths_model
-from nestling.runtime import inputs_at, options_at, reshape_to, sizes_at
 
 WIDTHS = tuple(number / 8 for number in range(1, 9))
 BATCHES = {1: 8, 64: 1}
@@ -54,12 +53,19 @@ def smaller_file(nested: nl.Nested, width: float) -> bytes:
     return content
 
 
+def bytes_of(sizes: dict[str, int]) -> dict[str, np.ndarray]:
+    """The inputs of which only the sizes count."""
+    return {name: np.zeros(size, np.uint8) for name, size in sizes.items()}
+
+
 def in_onnxruntime(content: bytes, sizes: dict[str, int], fixed: bool, x: np.ndarray) -> Callable[[], np.ndarray]:
     """A call of a file in onnxruntime."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    session = ort.InferenceSession(content, options_at(sizes if fixed else {}, options))
-    inputs = {"input": x, **inputs_at(sizes)}
+    for name, size in sizes.items() if fixed else ():
+        options.add_free_dimension_override_by_name(name, size)
+    session = ort.InferenceSession(content, options)
+    inputs = {session.get_inputs()[0].name: x, **bytes_of(sizes)}
     return lambda: session.run(None, inputs)[0]  # type: ignore[no-any-return]
 
 
@@ -67,10 +73,10 @@ def in_openvino(content: bytes, sizes: dict[str, int], x: np.ndarray) -> Callabl
     """A call of a file in OpenVINO."""
     core = ov.Core()
     model = core.read_model(content)
-    reshape_to(model, sizes)
+    model.reshape({name: [size] for name, size in sizes.items()})
     options = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}
     request = core.compile_model(model, "CPU", options).create_infer_request()
-    inputs: dict[Any, Any] = {"input": x, **inputs_at(sizes)}
+    inputs: dict[Any, Any] = {model.input(0).any_name: x, **bytes_of(sizes)}
     return lambda: request.infer(inputs)[0]  # type: ignore[no-any-return]
 
 
@@ -81,7 +87,7 @@ def main() -> None:
     torch.set_num_threads(1)
     nested = nested_vgg()
     model = all_widths_model(nested, WIDTHS)
-    record = json.loads(model.metadata_props[-1].value)
+    record = json.loads(next(entry.value for entry in model.metadata_props if entry.key == "nestling"))
     every: bytes = model.SerializeToString()
     files = {width: smaller_file(nested, width) for width in WIDTHS}
     report(
@@ -92,7 +98,10 @@ def main() -> None:
     )
     for row, width in enumerate(WIDTHS):
         for batch, calls in BATCHES.items():
-            x, sizes = np.random.default_rng(0).standard_normal((batch, 3, 32, 32), np.float32), sizes_at(record, row)
+            x, sizes = (
+                np.random.default_rng(0).standard_normal((batch, 3, 32, 32), np.float32),
+                record["widths"]["table"][row]["sizes"],
+            )
             runs = {
                 "smaller file": in_onnxruntime(files[width], {}, False, x),
                 "fixed when loaded": in_onnxruntime(every, sizes, True, x),

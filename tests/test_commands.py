@@ -23,6 +23,7 @@ import nestling as nl
 from nestling import commands
 from nestling.commands import load_weights
 from nestling.data import MissingError
+from nestling.delivery import save_small
 from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
 from nestling.network import Nesting
 from nestling.pruning import Pruning
@@ -613,6 +614,51 @@ def test_search_and_extract(run, tmp_path):
     assert about["cut"] == {"layers.1": 2, "layers.3": 2}
     weights = load_file(tmp_path / "half" / "weights.safetensors")
     assert sum(own.numel() for own in weights.values()) == about["cost"]["params"]
+
+
+def test_export_writes_a_file_with_all_that_the_run_knows(run, place, tmp_path):
+    said = commands.export(run, "onnx", cut=0.5, layout="nhwc", out=tmp_path / "half.onnx")
+    assert str(tmp_path / "half.onnx") in said
+    network, opened = nl.runtime.open(tmp_path / "half.onnx"), nl.open_run(run)
+    about, loaded = network.about, nl.data.load(str(place / "classes.npz"))
+    assert about["run"] == identity_of(json.loads((run / "recipe.json").read_text()))
+    assert about["cut"] == {"layers.1": 2, "layers.3": 2}
+    assert about["classes"] == list(loaded.classes)
+    calibration = nl.calibrate(opened.nested, loaded.batches("validation", 500), cut=0.5, samples=0, coverage=0.8)
+    assert about["temperature"] == pytest.approx(calibration.temperature)
+    assert about["thresholds"]["0.8"] == pytest.approx(calibration.thresholds[0.8])
+    answers = network.predict(np.moveaxis(loaded.test.inputs.numpy(), 1, -1))
+    x, _ = next(iter(loaded.batches("test", 500)))
+    p = nl.predict(opened.nested, x, cut=0.5, samples=0, calibration=calibration)
+    assert np.allclose(answers.probs, p.probs, atol=1e-5)
+
+
+def test_export_takes_the_best_cut_under_a_budget(run):
+    commands.search(run, "params", Searching(num_points=4))
+    row = nl.Curve.read(run / "curve.json").rows[0]
+    commands.export(run, "onnx", under=[f"params={row.params + 1}"], floats=True)
+    about = nl.runtime.open(run / f"small-{row.params}.onnx").about
+    assert about["cut"] == row.cut.as_dict()
+    assert about["inputs"][0]["dtype"] == "float32"
+
+
+def test_a_small_network_is_exported_from_its_folder(tmp_path):
+    module = nl.models.build("mlp", hidden=[6], in_features=25, num_classes=4).eval()
+    data = {"as_bytes": True, "input_shape": [1, 5, 5], "mean": [0.3], "std": [0.2]}
+    about = {"data": data, "classes": ["a", "b", "c", "d"], "likelihood": {"name": "categorical"}}
+    save_small(module, ((torch.zeros(2, 1, 5, 5),), {}), tmp_path, about)
+    commands.export(tmp_path, "onnx")
+    images = pictures(3)[0][:, None]
+    answers = nl.runtime.open(tmp_path / "network.onnx").predict(images)
+    with torch.no_grad():
+        expected = module((torch.from_numpy(images).float() / 255 - 0.3) / 0.2).softmax(1)
+    assert np.allclose(answers.probs, expected, atol=1e-5)
+    assert answers.names == ["abcd"[label] for label in expected.argmax(1)]
+    with pytest.raises(ArgumentError, match="Export the run"):
+        commands.export(tmp_path, "onnx", cut=0.5)
+    save_small(module, ((torch.zeros(2, 1, 5, 5),), {}), tmp_path, {})
+    with pytest.raises(RunError, match="does not say what the network takes"):
+        commands.export(tmp_path, "onnx")
 
 
 def transferred(place, out, **options):

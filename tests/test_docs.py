@@ -1,5 +1,7 @@
 """The Python of README.md and docs/ runs as it is printed, each file from top to bottom in a folder of its own."""
 
+import importlib
+import importlib.util
 import re
 import shlex
 import sys
@@ -35,6 +37,35 @@ def what_a_reader_has():
     }
 
 
+def place_of(name):
+    """What a dotted name stands for: a module, or what is in one; AttributeError if there is no such thing."""
+    parts = name.split(".")
+    inside = [number for number in range(len(parts), 0, -1) if is_module(".".join(parts[:number]))]
+    item = importlib.import_module(".".join(parts[: inside[0]]))
+    for part in parts[inside[0] :]:
+        item = getattr(item, part)
+    return item
+
+
+def is_module(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def test_the_names_on_the_page_of_the_papers_exist():
+    page = (ROOT / "docs" / "papers.md").read_text()
+    names = set(re.findall(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)`", page))
+    assert len(names) > 25
+    for name in names:
+        if name.startswith("nestling."):
+            place_of(name)
+        else:
+            rooms = (nl, nl.distributions)
+            assert any(hasattr(room, name.partition(".")[0]) for room in rooms), name
+
+
 def blocks(page):
     """The Python of a page, each block with as many empty lines before it as put it where it stands."""
     text = page.read_text()
@@ -56,7 +87,7 @@ def test_there_is_something_to_run():
 def test_the_commands_of_the_pages_can_be_parsed(monkeypatch, capsys):
     lines = [found[1] for page in PAGES for found in COMMAND.finditer(page.read_text())]
     assert len(lines) >= 3
-    for name in ("train", "evaluate", "search", "extract", "predict", "prune", "data"):
+    for name in ("train", "evaluate", "search", "extract", "export", "predict", "prune", "data"):
         monkeypatch.setattr(commands, name, lambda *_, **__: "parsed")
     monkeypatch.setattr("nestling.demo.demo", lambda *_, **__: "parsed")
     monkeypatch.setattr(sys, "path", sys.path[:])

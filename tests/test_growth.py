@@ -1,5 +1,6 @@
 """Everything that grows, grown as a stranger would: a toy of each kind in its registry, used from end to end."""
 
+import json
 import sys
 from pathlib import Path
 from typing import get_args
@@ -13,6 +14,8 @@ from torch.nn import functional as F
 import nestling as nl
 from nestling.data.parts import WHOLE, labelled
 from nestling.data.sources import SOURCES, Layout, OfficialSet
+from nestling.delivery.formats import FORMATS, FileFormat
+from nestling.delivery.options import FormatName
 from nestling.distributions.gates import Gate
 from nestling.distributions.noise import normal_noise
 from nestling.distributions.orders import ORDERS, Order
@@ -29,6 +32,8 @@ from nestling.pruning.methods import METHODS, Method
 from nestling.pruning.options import MethodName
 from nestling.running.agreement import difference
 from nestling.running.layers import LAYERS, LayerType, VariationalLayer, sizes_of_weight
+from nestling.runtime.session import Session
+from nestling.runtime.sessions import SESSIONS
 from nestling.search.costs import COSTS, CostType
 from nestling.search.options import CostName, StrategyName
 from nestling.search.strategies import STRATEGIES, Strategy
@@ -388,18 +393,50 @@ def test_a_data_set(monkeypatch, tmp_path):
     assert nl.evaluate(model, data.batches("test", 16), samples=0).accuracy == 1.0
 
 
-# A format of export: there is one, so it has no registry; another is a function of what extract gives
+# A format of export, with what opens its files
 
 
-def test_a_format_of_export(tmp_path):
-    model = trained(nested())
-    small = nl.extract(model, 0.34)
-    np.savez(tmp_path / "small.npz", **{name: tensor.numpy() for name, tensor in small.state_dict().items()})
-    weights = list(np.load(tmp_path / "small.npz").values())
-    x = X.numpy()
-    for number in range(0, len(weights), 2):
-        x = np.maximum(x, 0 if number else -np.inf) @ weights[number].T + weights[number + 1]
-    np.testing.assert_allclose(x, answers(model, 0.34).numpy(), rtol=1e-5, atol=1e-6)
+class ArraySession(Session):
+    """Linear layers with ReLU between them, in numpy alone."""
+
+    def __init__(self, path, *, choose=None, threads=None):
+        file = np.load(path)
+        self.about = json.loads(str(file["about"]))
+        self.weights = [file[name] for name in file.files if name != "about"]
+        self.inputs, self.outputs = tuple(port["name"] for port in self.about["inputs"]), ("output",)
+
+    def run(self, arrays):
+        (x,) = arrays.values()
+        for number in range(0, len(self.weights), 2):
+            x = np.maximum(x, 0 if number else -np.inf) @ self.weights[number].T + self.weights[number + 1]
+        return {"output": x}
+
+
+class Arrays(FileFormat):
+    """The weights of a network of linear layers, as numpy has them."""
+
+    suffix = ".npz"
+
+    def check_installed(self):
+        """It needs nothing."""
+
+    def write(self, graph, path):
+        weights = {name: tensor.numpy() for name, tensor in graph.module.state_dict().items()}
+        np.savez(path, about=json.dumps(graph.about), **weights)
+        return (path,)
+
+    def opened(self, path):
+        return ArraySession(path)
+
+
+def test_a_format_of_export(monkeypatch, tmp_path):
+    model = nested(weights=None)
+    monkeypatch.setitem(FORMATS, "arrays", Arrays)
+    monkeypatch.setitem(SESSIONS, ".npz", ArraySession)
+    made = nl.export(model, tmp_path / "small.npz", cut=0.34, to="arrays")
+    assert made.whole is not None
+    answered = nl.runtime.open(tmp_path / "small.npz").predict(X.numpy())
+    np.testing.assert_allclose(answered["output"], answers(model, 0.34).numpy(), rtol=1e-5, atol=1e-6)
 
 
 # The command line offers what the registries hold
@@ -412,3 +449,4 @@ def test_the_command_line_offers_what_is_registered():
     assert set(get_args(StrategyName)) == set(STRATEGIES)
     assert set(get_args(CostName)) == set(COSTS)
     assert set(get_args(MethodName)) == set(METHODS)
+    assert set(get_args(FormatName)) == set(FORMATS)

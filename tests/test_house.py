@@ -28,7 +28,8 @@ FLOORS = [
     {"running"},
     {"reading"},
     {"distributions"},
-    {"arguments", "kept_until_written", "processes", "runtime", "seeding", "tables", "tensor_arguments", "version"},
+    {"runtime"},
+    {"arguments", "kept_until_written", "processes", "seeding", "tables", "tensor_arguments", "version"},
     {"errors", "launch", "lazily", "torch_parts"},
 ]
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -6,8 +6,8 @@ from nestling.lazily import imports_lazily
 from nestling.version import __version__
 
 if TYPE_CHECKING:
-    from nestling import data, distributions, models
-    from nestling.delivery import load_small
+    from nestling import data, distributions, models, runtime
+    from nestling.delivery import Exported, export, load_small
     from nestling.errors import (
         ArgumentError,
         BudgetError,
@@ -37,6 +37,7 @@ __all__ = [
     "Cut",
     "DivergenceError",
     "DtypeError",
+    "Exported",
     "Group",
     "Groups",
     "Nested",
@@ -58,6 +59,7 @@ __all__ = [
     "distributions",
     "elbo",
     "evaluate",
+    "export",
     "extract",
     "load",
     "load_pruned",
@@ -68,6 +70,7 @@ __all__ = [
     "predict",
     "prune",
     "recalibrate",
+    "runtime",
     "save",
     "save_pruned",
     "search",

@@ -12,6 +12,7 @@ from tyro.conf import Positional, arg
 from nestling import commands
 from nestling.commands import MODELS, Device
 from nestling.data import AugmentChoice
+from nestling.delivery import FormatName, Layout
 from nestling.errors import NestlingError, ProcessError
 from nestling.launch import launched_rank
 from nestling.network import Nesting
@@ -70,6 +71,7 @@ def train(
     With more epochs it goes on with a run that is complete.
 
     Example: nestling train mnist --model mlp --epochs 30 --out runs/mnist
+
     On several processes or GPUs: torchrun --standalone --nproc-per-node 2 -m nestling train mnist --out runs/mnist
 
     Args:
@@ -165,6 +167,48 @@ def extract(
     print(commands.extract(run, cut=cut, under=under, all_bits=all_bits, out=out, trust=trust))
 
 
+def export(
+    run: RunPath,
+    *,
+    to: FormatName = "onnx",
+    cut: float | None = None,
+    under: tuple[str, ...] = (),
+    uncertainty: str | None = None,
+    layout: Layout = "nchw",
+    floats: bool = False,
+    out: Path | None = None,
+    trust: Trust = False,
+) -> None:
+    """Export a run to a file for another runtime, at a cut or at the best of its curve under budgets.
+
+    The file is checked in its runtime before it is put in place: its answers must be torch's.
+
+    Example: nestling export runs/mnist --to onnx --cut 0.5 --out mnist.onnx
+
+    Args:
+        to: The format.
+        cut: Fraction of every group to keep.
+        under: Budgets for a run that was searched: params, macs, bytes or latency_ms, each as name=value.
+        uncertainty: What the file says of its own uncertainty.
+        layout: The channels of images first, or last as in image files.
+        floats: Take numbers from 0 to 1 in place of bytes.
+        out: The file; by default one in the run's folder, named by the number of parameters.
+    """
+    print(
+        commands.export(
+            run,
+            to,
+            cut=cut,
+            under=under,
+            uncertainty=uncertainty,
+            layout=layout,
+            floats=floats,
+            out=out,
+            trust=trust,
+        )
+    )
+
+
 def prune(
     data: Annotated[Positional[str], arg(metavar="DATA", help="Name or path of a data set: see `nestling data`.")],
     *,
@@ -248,7 +292,7 @@ def main() -> None:
     """Run the given command; on bad input print one line and exit with 2."""
     sys.path.append(os.getcwd())  # for the user's module:function; last, so that nothing there hides a library
     functions: dict[str, Callable[..., None]] = {
-        f.__name__: f for f in (demo, train, evaluate, search, extract, prune, predict, data)
+        f.__name__: f for f in (demo, train, evaluate, search, extract, export, prune, predict, data)
     }
     about = f"nestling {__version__}: one training run, every size."
     if sys.argv[1:] == ["--version"]:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from nestling.torch_parts import is_wrapped, version_of
+from nestling.torch_parts import is_transformed, is_wrapped, version_of
 
-State = tuple[int, tuple[tuple[int, int], ...]]
+State = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 class _Steps:
@@ -34,10 +34,12 @@ def write_state(tensors: Iterable[Tensor]) -> State | None:
     None if writes are not counted: while code is compiled, in inference mode, and for tensors of ``torch.func``.
     """
     watched = tuple(tensors)
-    if torch.compiler.is_compiling() or any(tensor.is_inference() or is_wrapped(tensor) for tensor in watched):
+    if torch.compiler.is_compiling() or any(map(Tensor.is_inference, watched)):
+        return None
+    if is_transformed() and any(map(is_wrapped, watched)):
         return None
     _count_steps()
-    return _Steps.number, tuple((tensor.data_ptr(), version_of(tensor)) for tensor in watched)
+    return _Steps.number, tuple(map(Tensor.data_ptr, watched)), tuple(map(version_of, watched))
 
 
 class Kept:

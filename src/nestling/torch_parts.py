@@ -1,6 +1,7 @@
 """Every private or unstable part of torch that is used: what for, and what could replace it."""
 
 import inspect
+import operator
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -31,6 +32,10 @@ __all__ = [
     "pytree",  # nested containers as torch.export sees them; optree could replace it, once torch.export takes its specs
 ]
 
+version_of: Callable[[Tensor], int] = operator.attrgetter("_version")
+"""How often a tensor was written to; a public counter could replace it."""
+is_wrapped: Callable[[Tensor], bool] = is_functorch_wrapped_tensor
+"""Whether a transform of ``torch.func`` has wrapped a tensor; no public function says so."""
 STORES = ("_parameters", "_buffers", "_modules")
 """Where a module keeps its tensors and children. Twins and swaps of layers need these dictionaries: they contain None
 and second names, which ``named_parameters`` and the like leave out."""
@@ -90,11 +95,6 @@ def allow_fast_path(layer: nn.TransformerEncoderLayer, allowed: bool) -> None:
     layer.activation_relu_or_gelu = kinds[0] if kinds and allowed else 0
 
 
-def version_of(tensor: Tensor) -> int:
-    """How often a tensor was written to; a public counter could replace it."""
-    return tensor._version
-
-
 def schema_of(operation: Any) -> Any:  # noqa: ANN401
     """The names, defaults and aliases of an operation's arguments, or None for a function without a schema."""
     return getattr(operation, "_schema", None)
@@ -121,11 +121,6 @@ def recorded(run: Callable[..., Any], *inputs: Any) -> fx.Graph:  # noqa: ANN401
 def is_transformed() -> bool:
     """Whether a transform of ``torch.func`` is active; no public function says so."""
     return peek_interpreter_stack() is not None
-
-
-def is_wrapped(tensor: Tensor) -> bool:
-    """Whether a transform of ``torch.func`` has wrapped a tensor; no public function says so."""
-    return is_functorch_wrapped_tensor(tensor)
 
 
 def is_ordinary(tensor: Tensor) -> bool:

@@ -2,8 +2,10 @@
 
 import asyncio
 import random
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +14,12 @@ from torch import nn
 
 import nestling as nl
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from effort import tries
+
 CUTS = (0.25, 0.5, 0.75, 1.0)
-THREADS, TASKS, CALLS = 16, 64, 400
+THREADS, TASKS = 16, 64
+CALLS = tries(10_000, usual=400)
 
 
 class Grouped(nn.Module):
@@ -82,13 +88,19 @@ def network(name):
 
 
 def mean_at(nested, x, cut, _):
-    with torch.no_grad(), nested.at(cut):
+    """At the current cut, if ``cut`` is None."""
+    with torch.no_grad(), nested.at(nested.cut if cut is None else cut):
         return nested(x)
 
 
 def mean_by_gradient(nested, x, cut, _):
-    with nested.at(cut):
+    with nested.at(nested.cut if cut is None else cut):
         return nested(x).detach()
+
+
+def mean(small, x, *_):
+    with torch.no_grad():
+        return small(x)
 
 
 def draws(nested, x, cut, seed):
@@ -127,24 +139,27 @@ def test_threads_get_the_answers_that_one_would_get_alone(name):
 
 
 def test_tasks_stay_at_their_cuts_while_they_wait():
+    """Every second one asks from another thread, which takes the task's cut along."""
     nested, x = network("grouped")
-    alone = {cut: mean_at(nested, x, cut, 0) for cut in CUTS}
-    without_gradients = torch.no_grad()(nested)
+    questions = [asked(random.Random(number))[: CALLS // TASKS] for number in range(TASKS)]
+    alone = {q: q[0](nested, x, *q[1:]) for q in dict.fromkeys(question for own in questions for question in own)}
 
-    async def ask(rng):
-        cut = rng.choice(CUTS)
-        with nested.at(cut):  # without gradients in each call alone: torch's switch belongs to the thread, not the task
-            await asyncio.sleep(rng.random() / 100)
-            answer = without_gradients(x)
-            await asyncio.sleep(rng.random() / 100)
-            return cut, answer, without_gradients(x)
+    async def ask(number):
+        answers = []
+        for way, cut, seed in questions[number]:
+            with nested.at(cut):
+                await asyncio.sleep(random.random() / 100)
+                if number % 2:
+                    answers.append(await asyncio.to_thread(way, nested, x, None, seed))
+                else:
+                    answers.append(way(nested, x, None, seed))
+        return answers
 
     async def all_of_them():
-        return await asyncio.gather(*(ask(random.Random(number)) for number in range(TASKS)))
+        return await asyncio.gather(*map(ask, range(TASKS)))
 
-    for cut, first, second in asyncio.run(all_of_them()):
-        assert torch.equal(first, alone[cut])
-        assert torch.equal(second, alone[cut])
+    for own, answers in zip(questions, asyncio.run(all_of_them()), strict=True):
+        assert all(torch.equal(answer, alone[q]) for q, answer in zip(own, answers, strict=True))
     assert torch.is_grad_enabled()
 
 
@@ -152,7 +167,8 @@ def test_tasks_stay_at_their_cuts_while_they_wait():
 def test_threads_share_an_extracted_network_with_uncertainty(name):
     nested, x = network(name)
     small = nl.extract(nested, 0.5, uncertainty=True)
-    questions = [(way, seed) for way in (draws, moments, fast_draws) for seed in range(4)] * 8
+    questions = [(way, seed) for way in (mean, draws, moments, fast_draws) for seed in range(4)]
+    questions *= CALLS // len(questions)
     alone = {question: question[0](small, x, None, question[1]) for question in dict.fromkeys(questions)}
     random.Random(1).shuffle(questions)
     with ThreadPoolExecutor(THREADS) as pool:

@@ -6,12 +6,13 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.commands.building import load_weights
+    from nestling.commands.exporting import export
     from nestling.commands.options import MODELS, Device
     from nestling.commands.predicting import data, predict
     from nestling.commands.pruning import prune
     from nestling.commands.searching import extract, search
     from nestling.commands.training import evaluate, train
 
-__all__ = ["Device", "data", "evaluate", "extract", "load_weights", "predict", "prune", "search", "train"]
+__all__ = ["Device", "data", "evaluate", "export", "extract", "load_weights", "predict", "prune", "search", "train"]
 
 imports_lazily(__name__)

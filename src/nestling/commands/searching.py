@@ -1,30 +1,27 @@
 """``search`` and ``extract``: from a run to its curve, and to a smaller network."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from nestling.budgets import read_budgets
 from nestling.commands.building import torch_device
+from nestling.commands.chosen_cut import CURVE_FILE, choose, recalibrated, words
 from nestling.commands.options import Device
 from nestling.commands.own_data import data_of
 from nestling.data import Data
 from nestling.delivery import PROGRAM_FILE, Packing, save_small
-from nestling.errors import ArgumentError, RunError
+from nestling.errors import ArgumentError
 from nestling.prediction import likelihood_for
 from nestling.processes import connected
-from nestling.reading import Cut, make_cut
+from nestling.reading import Cut
 from nestling.report import curve_table, draw_front
-from nestling.running import Nested, norms_with_statistics
+from nestling.running import Nested
 from nestling.running import cost as run_cost
 from nestling.running import extract as run_extract
 from nestling.running.layers import plain_name
-from nestling.search import CostName, Curve, Searching
+from nestling.search import CostName, Searching
 from nestling.search import search as run_search
-from nestling.storage import FolderLock, packed, remove_parts, weights_digest
-from nestling.training import Run, Stopping, keep_statistics, make_feed, make_statistics, open_run
-
-CURVE_FILE = "curve.json"
+from nestling.storage import FolderLock, remove_parts
+from nestling.training import Run, Stopping, keep_statistics, make_feed, open_run
 
 
 def search(
@@ -69,7 +66,7 @@ def search(
     budget = "latency_ms" if cost == "latency" else cost
     middle = curve.rows[len(curve.rows) // 2].cost
     value = f"{middle:.3g}" if cost == "latency" else round(middle)
-    example = f"nestling extract {_words(folder, trust)} --under {budget}={value}"
+    example = f"nestling extract {words(folder, trust)} --under {budget}={value}"
     return f"{curve_table(curve)}\n\n{folder / CURVE_FILE} has the curve. Next: {example}"
 
 
@@ -83,19 +80,15 @@ def extract(
     trust: bool = False,
 ) -> str:
     """Extract the network of a cut, or the best of the curve under a budget, from a run to a separate folder."""
-    if (cut is None) == (not under):
-        raise ArgumentError("extract", "both or neither", "a cut, or budgets", "Pass --cut 0.5 or --under macs=1e6.")
-    budget = {name: str(limit) for name, limit in read_budgets(under).items()}
     run = open_run(folder, trust=trust)
-    nested = run.nested
-    row = _curve_of(run, _words(folder, trust)).row_under(**budget) if cut is None else None
-    wanted = make_cut(nested.groups, row.cut if row is not None else cut or 0.0)
+    chosen = choose(run, cut, under, trust=trust)
+    nested, wanted, row = run.nested, chosen.cut, chosen.row
     packing = _packing(run, wanted, all_bits=all_bits, trust=trust)
     small = run_extract(nested, wanted)
     small_cost = run_cost(nested, wanted, latency=True)
     target = folder / f"small-{small_cost.params}" if out is None else out
     likelihood = likelihood_for(nested, run.likelihood).settled()
-    about = {"cut": wanted.as_dict(), "cost": vars(small_cost), "budget": budget, "score": row and row.score}
+    about = {"cut": wanted.as_dict(), "cost": vars(small_cost), "budget": chosen.budget, "score": row and row.score}
     about |= {"likelihood": likelihood.to_dict()}
     save_small(small, nested.example, target, about, packing)
     is_share = row is not None and likelihood.targets == "classes" and 0 <= row.score <= 1
@@ -113,9 +106,7 @@ def _packing(run: Run, cut: Cut, *, all_bits: bool, trust: bool) -> Packing:
         raise ArgumentError("all_bits", "a run without nested bits", "one with them", "Train with --kinds bit.")
     most = max((weight_levels.num_pairs for weight_levels in levels.values()), default=1)
     smaller = {number: _with_pairs(nested, cut, number) for number in range(1, most if all_bits else 1)}
-    missing = [needed for needed in (cut, *smaller.values()) if needed not in nested.statistics]
-    if norms_with_statistics(nested) and missing:
-        make_statistics(run, missing, make_feed(data_of(run, trust=trust), run.recipe))
+    recalibrated(run, [cut, *smaller.values()], trust=trust)
     fewer = {number: nested.statistics.get(reduced, {}) for number, reduced in smaller.items()}
     return Packing(levels, fewer if all_bits else None)
 
@@ -124,20 +115,3 @@ def _with_pairs(nested: Nested, cut: Cut, most: int) -> Cut:
     """A cut with at most ``most`` pairs of levels per weight."""
     groups = nested.groups
     return Cut(tuple((name, min(width, most) if groups[name].kind == "bit" else width) for name, width in cut.widths))
-
-
-def _curve_of(run: Run, words: str) -> Curve:
-    """The curve of a run, checked to be of its weights; ``words`` name the run on the command line."""
-    assert run.folder is not None
-    path, advice = run.folder / CURVE_FILE, f"Search first: nestling search {words} --cost macs"
-    if not path.exists():
-        raise RunError(run.folder, "has no curve yet", advice)
-    curve = Curve.read(path)
-    if curve.weights not in (None, weights_digest(packed(run.nested)[0])):
-        raise RunError(path, "is of other weights, since the run was trained further", advice)
-    return curve
-
-
-def _words(folder: Path, trust: bool) -> str:
-    """The words that name a run in a command to be copied."""
-    return shlex.quote(str(folder)) + (" --trust" if trust else "")

@@ -1,32 +1,34 @@
 """One ONNX model that holds every width: its widths are dimensions, fixed when it is loaded or given at each call."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import onnx
 import torch
 from torch import Tensor, nn
 
-from nestling.delivery.edited_graph import EditedGraph
-from nestling.delivery.folded_norms import fold_norms, join_slices
+from nestling.delivery.about import Known, described_inputs
 from nestling.delivery.formats import Graph, Port
-from nestling.delivery.open_convolutions import write_branches
-from nestling.delivery.open_program import onnx_program, open_program
+from nestling.delivery.formats.extras import check_extra
+from nestling.delivery.formats.onnx import converted, finished
+from nestling.delivery.graphs import plain_graph
+from nestling.delivery.open_program import open_program, refusal
+from nestling.delivery.source import as_known, source_of
 from nestling.delivery.width_table import ROW, Wanted, WidthTable
+from nestling.errors import ArgumentError
 from nestling.running import Nested, OpenWidths, in_mode
-from nestling.runtime import RECORD
-from nestling.torch_parts import pytree
+
+GraphOf = Callable[[nn.Module], Graph]
 
 
 def all_widths_model(
     nested: Nested,
     cuts: Mapping[str, Wanted] | Sequence[Wanted],
-    graph_of: Callable[[nn.Module], Graph] | None = None,
+    graph_of: GraphOf | None = None,
     *,
     quality: Mapping[str, float] | None = None,
     each_group: bool = False,
-) -> onnx.ModelProto:
+) -> Any:  # noqa: ANN401  (onnx's model, which is a protocol buffer)
     """The ONNX model of a network at several cuts, with one copy of the weights.
 
     Beside the inputs of the network the model has an input of bytes for each of its open dimensions. Only the size of
@@ -53,36 +55,39 @@ def all_widths_model(
         >>> model = all_widths_model(nested, [0.25, 0.5, 1.0])
         >>> onnx.save(model, "network.onnx")
     """
+    check_extra("onnx", "onnx", "onnxscript")
+    from nestling.delivery.open_onnx import edited  # needs onnx, which may be missing
+
     table = WidthTable(nested, cuts, each_group=each_group)
     with in_mode(nested, training=False), torch.no_grad():
         network = table.network()
-        graph = plain_graph(nested, network) if graph_of is None else graph_of(network)
-        program = open_program(_Chosen(graph, network, table), graph.inputs, table.dimensions)
-    names = [*(port.name for port in graph.inputs), *table.dimensions]
-    model = onnx_program(program, names, graph.outputs).model_proto
-    _name_sizes(model, [*(port.open_axes for port in graph.inputs), *({0: name} for name in table.dimensions)])
-    edited = EditedGraph(model)
-    join_slices(edited)
-    fold_norms(edited)
-    write_branches(edited, [table.sizes(row) for row in range(len(table.cuts))])
-    edited.write()
-    record = dict(graph.about) | {"widths": table.about(quality)}
-    model.metadata_props.add(key=RECORD, value=json.dumps(record))
-    return model
+        graph = _with_dimensions((graph_of or _plain(nested))(network), network, table, quality)
+        program = open_program(graph, table.dimensions)
+        try:
+            proto = converted(graph, program)
+        except ArgumentError as fault:
+            raise refusal(f"the exporter refuses {fault.given}") from fault
+    return finished(edited(proto, [table.sizes(row) for row in range(len(table.cuts))]), graph)
 
 
-def plain_graph(nested: Nested, network: nn.Module) -> Graph:
-    """The graph of a network as it is: its inputs are the tensors of the example, with an open batch size."""
-    args, kwargs = nested.example
-    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    open_axes = [{0: "batch"} if tensor.ndim else {} for tensor in tensors]
-    ports = map(Port, _numbered("input", len(tensors)), tensors, open_axes)
-    outputs = pytree.tree_leaves(nested(*args, **kwargs))
-    return Graph(network, tuple(ports), _numbered("output", len(outputs)), {})
+def _plain(nested: Nested) -> GraphOf:
+    """Makes the graph of one pass with the mean weights."""
+    source = source_of(nested, None, None, as_known(nested, Known(), None), "nchw", None)
+    return lambda network: plain_graph(replace(source, network=network))
 
 
-def _numbered(name: str, count: int) -> tuple[str, ...]:
-    return (name,) if count == 1 else tuple(f"{name}_{number}" for number in range(count))
+def _with_dimensions(
+    graph: Graph, network: OpenWidths, table: WidthTable, quality: Mapping[str, float] | None
+) -> Graph:
+    """A graph with an input of bytes for each dimension, which calls the network at the sizes of these inputs."""
+    ports = [
+        Port(name, torch.zeros(max(2, most - 1), dtype=torch.uint8), {0: name})
+        for name, most in table.dimensions.items()
+    ]
+    inputs = [port | {"fill": "zeros"} for port in described_inputs(ports)]
+    about = dict(graph.about) | {"widths": table.about(quality)}
+    about["inputs"] = [*about.get("inputs", ()), *inputs]
+    return Graph(_Chosen(graph, network, table), (*graph.inputs, *ports), graph.outputs, about)
 
 
 class _Chosen(nn.Module):
@@ -99,17 +104,3 @@ class _Chosen(nn.Module):
         sizes = {name: tensor.shape[0] for name, tensor in zip(self._table.dimensions, chosen, strict=True)}
         with self._at(self._table.units(sizes), sizes.get(ROW, 1)):
             return self.module(*given)
-
-
-def _name_sizes(model: onnx.ModelProto, wanted: Sequence[Mapping[int, str]]) -> None:
-    """Give the open sizes of the inputs their names, wherever they occur."""
-    names = {}
-    for value, axes in zip(model.graph.input, wanted, strict=True):
-        for axis, name in axes.items():
-            names[value.type.tensor_type.shape.dim[axis].dim_param] = name
-    names.pop("", None)
-    for value in (*model.graph.input, *model.graph.output):
-        for size in value.type.tensor_type.shape.dim:
-            if size.dim_param:
-                size.dim_param = names.get(size.dim_param, size.dim_param)
-    del model.graph.value_info[:]

@@ -72,7 +72,7 @@ class EditedGraph:
     def write(self) -> None:
         """Put nodes and constants that are used back into the model."""
         order = self._before([own.name for own in self.model.graph.output])
-        del self.model.graph.node[:], self.model.graph.initializer[:]
+        del self.model.graph.node[:], self.model.graph.initializer[:], self.model.graph.value_info[:]
         self.model.graph.node.extend(order)
         read = {name for node in order for name in inputs_of(node)} | {own.name for own in self.model.graph.output}
         self.model.graph.initializer.extend(own for name, own in self.initial.items() if name in read)

@@ -5,7 +5,7 @@ import onnx
 from onnx import numpy_helper
 
 from nestling.delivery.edited_graph import EditedGraph
-from nestling.delivery.open_convolutions import OPEN_CONVOLUTION
+from nestling.delivery.open_program import OPEN_CONVOLUTION
 
 _OUTPUT_AXIS = {"Conv": 0, OPEN_CONVOLUTION: 0, "ConvTranspose": 1, "Gemm": 0}
 """The axis of a weight that its outputs are on; a ``Gemm`` if its weight is transposed, as that of ``nn.Linear`` is."""

@@ -1,48 +1,12 @@
 """Convolutions whose number of groups is open, which ONNX has as a fixed attribute: one branch per number."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import onnx
-import torch
 from onnx import helper
-from torch import Tensor
 
 from nestling.delivery.edited_graph import EditedGraph
-from nestling.torch_parts import example_size
-
-OPEN_CONVOLUTION = "OpenConvolution"
-"""A convolution that is not in ONNX: it has no groups, but how many channels each group puts out."""
-_PER_GROUP = "per_group"
-_DOMAIN = "nestling"
-CONVOLUTIONS = (torch.ops.aten.conv1d.default, torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default)
-
-
-def marked(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Sequence[int] = (1,),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    groups: int | torch.SymInt = 1,
-) -> Any:  # noqa: ANN401
-    """A convolution with an open number of groups as an ``OpenConvolution``; others stay as they are."""
-    if isinstance(groups, int):
-        return NotImplemented
-    zeros = [0] * len(stride)
-    shape = torch.ops.aten.convolution(x, weight, bias, stride, padding, dilation, False, zeros, groups).shape
-    per_group = weight.shape[0] // groups
-    attributes = {
-        "strides": list(stride),
-        "pads": [*padding, *padding],
-        "dilations": list(dilation),
-        _PER_GROUP: example_size(per_group) if isinstance(per_group, torch.SymInt) else per_group,
-    }
-    inputs = [x, weight] if bias is None else [x, weight, bias]
-    return torch.onnx.ops.symbolic(
-        f"{_DOMAIN}::{OPEN_CONVOLUTION}", inputs, attributes, dtype=x.dtype, shape=shape, version=1
-    )
+from nestling.delivery.open_program import DOMAIN, OPEN_CONVOLUTION, PER_GROUP
 
 
 def write_branches(graph: EditedGraph, rows: Sequence[Mapping[str, int]]) -> None:
@@ -56,12 +20,12 @@ def write_branches(graph: EditedGraph, rows: Sequence[Mapping[str, int]]) -> Non
     channels = graph.sizes_at([node.input[1] for node in found], rows)
     for node in found:
         attributes = {a.name: a for a in node.attribute}
-        per_group = attributes.pop(_PER_GROUP).i
+        per_group = attributes.pop(PER_GROUP).i
         numbers = sorted({size // per_group for size in channels[node.input[1]]})
         num_channels = graph.add("Shape", [node.input[1]], start=0, end=1)
         graph.remove(node)
         graph.nodes.append(_branched(graph, node, list(attributes.values()), num_channels, per_group, numbers))
-    graph.model.opset_import.remove(next(own for own in graph.model.opset_import if own.domain == _DOMAIN))
+    graph.model.opset_import.remove(next(own for own in graph.model.opset_import if own.domain == DOMAIN))
 
 
 def _branched(

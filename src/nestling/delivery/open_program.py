@@ -7,44 +7,46 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
+from torch.export import Dim, ExportedProgram
 
-from nestling.delivery.formats import Port
-from nestling.delivery.open_convolutions import CONVOLUTIONS, marked
+from nestling.delivery.formats import Graph
+from nestling.delivery.formats.exported import plain_attention
 from nestling.errors import NestlingError
-from nestling.reading import user_line
+from nestling.reading import Traced, quiet_torch_logs, user_line
 from nestling.torch_parts import example_size
 
+DOMAIN, OPEN_CONVOLUTION, PER_GROUP = "nestling", "OpenConvolution", "per_group"
+"""A convolution that ONNX does not have: it has no number of groups, but that of channels which each group puts out."""
+_CONVOLUTIONS = (torch.ops.aten.conv1d.default, torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default)
 _TRANSPOSED = (
     torch.ops.aten.conv_transpose1d.default,
     torch.ops.aten.conv_transpose2d.input,
     torch.ops.aten.conv_transpose3d.input,
 )
-_GROUPS = {target: 6 for target in (*CONVOLUTIONS, *_TRANSPOSED)}
+_GROUPS = dict.fromkeys((*_CONVOLUTIONS, *_TRANSPOSED), 6)
 """The place of the number of groups among an operation's arguments."""
 _SPLITS = (torch.ops.aten.chunk.default, torch.ops.aten.split.Tensor)
 
 
-def open_program(
-    module: nn.Module, ports: Sequence[Port], dimensions: Mapping[str, int]
-) -> torch.export.ExportedProgram:
-    """The program of a module that takes, after the ports, an input of bytes for each dimension.
+def open_program(graph: Graph, dimensions: Mapping[str, int]) -> ExportedProgram:
+    """The program of a graph, the last inputs of which are those of dimensions, which have these largest sizes.
 
-    ``dimensions`` has the largest size of each. The example is smaller than that, so that no size is taken for fixed.
+    The examples of these inputs are smaller than that, so that no size is taken for fixed.
     """
-    chosen = [torch.zeros(max(2, most - 1), dtype=torch.uint8) for most in dimensions.values()]
-    shapes = [dict.fromkeys(port.open_axes, torch.export.Dim.AUTO) for port in ports]
-    shapes += [{0: torch.export.Dim.DYNAMIC}] * len(chosen)
+    shapes = [
+        dict.fromkeys(port.open_axes, Dim.DYNAMIC if port.name in dimensions else Dim.AUTO) for port in graph.inputs
+    ]
+    examples = tuple(port.example for port in graph.inputs)
     try:
-        program = torch.export.export(
-            module, (*(port.example for port in ports), *chosen), dynamic_shapes=(tuple(shapes),), strict=False
-        )
+        with quiet_torch_logs(), plain_attention(), warnings.catch_warnings(action="ignore"):
+            program = torch.export.export(Traced(graph.module), examples, dynamic_shapes=(tuple(shapes),))
     except NestlingError:
         raise
     except Exception as fault:  # torch raises errors of many kinds
         trail = "".join(traceback.format_exception(fault))
-        fixed = {int(number) - len(ports) for number in re.findall(r"L\['inputs'\]\[(\d+)\]", str(fault))}
-        names = ", ".join(name for place, name in enumerate(dimensions) if place in fixed)
+        fixed = {int(number) for number in re.findall(r"L\['args'\]\[(\d+)\]", str(fault))}
+        names = ", ".join(port.name for place, port in enumerate(graph.inputs) if place in fixed)
         why = f"its code fixes a size that a cut changes{names and f' ({names})'}"
         raise refusal(why, user_line(str(fault)) or user_line(trail)) from fault
     for node in program.graph.nodes:
@@ -53,32 +55,7 @@ def open_program(
     return _without_open_splits(program)
 
 
-def onnx_program(
-    program: torch.export.ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]
-) -> torch.onnx.ONNXProgram:
-    """The program in ONNX."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            made = torch.onnx.export(
-                program,
-                dynamo=True,
-                external_data=False,
-                input_names=list(inputs),
-                output_names=list(outputs),
-                verbose=False,
-            )
-    except Exception as fault:  # torch raises errors of many kinds
-        trail = "".join(traceback.format_exception(fault))
-        found = re.search(r"Error when translating node %(\w+)", trail)
-        node = next((own for own in program.graph.nodes if found and own.name == found[1]), None)
-        what = "an operation" if node is None else str(node.target)
-        raise refusal(f"{what} is not in ONNX for sizes that are open", "" if node is None else layer_of(node)) from fault
-    assert made is not None
-    return made
-
-
-def refusal(why: str, where: str) -> NestlingError:
+def refusal(why: str, where: str = "") -> NestlingError:
     """The error for a network that can't be written as one file of every width."""
     place = f" at {where}" if where else ""
     return NestlingError(f"one file can't hold every width of this network: {why}{place}. Export each cut.")
@@ -96,16 +73,43 @@ def _is_open(node: fx.Node) -> bool:
     return len(node.args) > place and not isinstance(node.args[place], int)
 
 
-def _without_open_splits(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def _without_open_splits(program: ExportedProgram) -> ExportedProgram:
     """The program with operations in place of those that the exporter writes for fixed sizes alone."""
-    grouped = any(node.target in CONVOLUTIONS and _is_open(node) for node in program.graph.nodes)
+    grouped = any(node.target in _CONVOLUTIONS and _is_open(node) for node in program.graph.nodes)
     split = any(node.target in _SPLITS for node in program.graph.nodes)
     if not grouped and not split:
         return program
-    table: dict[Any, Any] = dict.fromkeys(CONVOLUTIONS, marked) if grouped else {}
+    table: dict[Any, Any] = dict.fromkeys(_CONVOLUTIONS, _marked) if grouped else {}
     if split:
         table |= {torch.ops.aten.chunk.default: _chunk, torch.ops.aten.split.Tensor: _split}
     return program.run_decompositions(table)
+
+
+def _marked(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    groups: int | torch.SymInt = 1,
+) -> Any:  # noqa: ANN401
+    """A convolution with an open number of groups as an ``OpenConvolution``; others stay as they are."""
+    if isinstance(groups, int):
+        return NotImplemented
+    zeros = [0] * len(stride)
+    shape = torch.ops.aten.convolution(x, weight, bias, stride, padding, dilation, False, zeros, groups).shape
+    per_group = weight.shape[0] // groups
+    attributes = {
+        "strides": list(stride),
+        "pads": [*padding, *padding],
+        "dilations": list(dilation),
+        PER_GROUP: _known(per_group),
+    }
+    inputs = [x, weight] if bias is None else [x, weight, bias]
+    return torch.onnx.ops.symbolic(
+        f"{DOMAIN}::{OPEN_CONVOLUTION}", inputs, attributes, dtype=x.dtype, shape=shape, version=1
+    )
 
 
 def _chunk(x: Tensor, chunks: int, dim: int = 0) -> Any:  # noqa: ANN401

@@ -141,9 +141,7 @@ def _names(groups: Sequence[str]) -> list[str]:
     return list(names)
 
 
-def _tables(
-    nested: Nested, cuts: Sequence[Cut], base: Cut, kept: Sequence[Mapping[str, int]]
-) -> dict[str, Tensor]:
+def _tables(nested: Nested, cuts: Sequence[Cut], base: Cut, kept: Sequence[Mapping[str, int]]) -> dict[str, Tensor]:
     """The tensors whose values are no part of those at ``base``, by plain name: a row per cut, filled up with zeros."""
     with torch.no_grad(), in_mode(nested, training=False):
         whole = Holders(nested.extracted(base)).tensors()
@@ -172,5 +170,7 @@ def _plain(nested: Nested, cut: Cut, whole: Mapping[str, Tensor]) -> dict[str, T
 def _empty_table(name: str, whole: Tensor, num_rows: int) -> Tensor:
     if whole.ndim != 1:
         given = f"cuts at which {name} has other values, not only fewer"
-        raise ArgumentError("cuts", given, "cuts that differ in the statistics and weights of norms", "Export each cut.")
+        raise ArgumentError(
+            "cuts", given, "cuts that differ in the statistics and weights of norms", "Export each cut."
+        )
     return torch.zeros(num_rows, len(whole), dtype=whole.dtype)

@@ -68,6 +68,10 @@ class Likelihood(Learned, ABC):
         """Average the distributions of outputs (S, B, ...), each raised to the power 1 / temperature."""
 
     @abstractmethod
+    def answers(self, output: Tensor, temperature: float) -> dict[str, Tensor]:
+        """The distribution of one output (B, ...), raised to the power 1 / temperature, as a file gives it: by name."""
+
+    @abstractmethod
     def tally(self, num_bins: int, temperature: float, thresholds: Mapping[float, float]) -> Tally:
         """The running sums for the scores of a data set."""
 

@@ -8,7 +8,15 @@ if TYPE_CHECKING:
     from nestling.reading.branches import find_branches, stages
     from nestling.reading.chosen_groups import Choice
     from nestling.reading.cut import Cut, cut_names, full_cut, make_cut, smallest_cut
-    from nestling.reading.graph import UNPROVEN, Graph, export_graph, recorded_graph, user_line
+    from nestling.reading.graph import (
+        UNPROVEN,
+        Graph,
+        Traced,
+        export_graph,
+        quiet_torch_logs,
+        recorded_graph,
+        user_line,
+    )
     from nestling.reading.group import BIT_SUFFIX, Group, Groups, Slice
     from nestling.reading.grouping import find_groups, layer_groups
     from nestling.reading.holders import Holders

@@ -59,9 +59,9 @@ def export_graph(
     """
     shapes = _open_shapes(args, kwargs, sides) if dynamic else None
     try:
-        with _quiet_torch_logs(), warnings.catch_warnings():
+        with quiet_torch_logs(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The tensor attributes")  # torch misreads the list of an LSTM's weights
-            program = exported(_Traced(module), args, kwargs, shapes)
+            program = exported(Traced(module), args, kwargs, shapes)
     except Exception as fault:  # torch raises errors of many kinds, from the user's code and from torch's
         trail = "".join(traceback.format_exception(fault))
         raise TraceError(user_line(str(fault)) or user_line(trail)) from fault
@@ -86,7 +86,7 @@ def export_graph(
     )
 
 
-class _Traced(nn.Module):
+class Traced(nn.Module):
     """A module wrapped for the export, so that torch does not print the graph to stderr where tracing fails."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -102,7 +102,7 @@ class _Traced(nn.Module):
 
 
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
-"""Whether this thread or task is inside ``_quiet_torch_logs``."""
+"""Whether this thread or task is inside ``quiet_torch_logs``."""
 
 
 def _is_logged(record: logging.LogRecord) -> bool:
@@ -110,7 +110,7 @@ def _is_logged(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def _quiet_torch_logs() -> Iterator[None]:
+def quiet_torch_logs() -> Iterator[None]:
     """Keep torch's loggers in this thread from reporting why an export fails: ``TraceError`` says it."""
     loggers = logging.root.manager.loggerDict
     for name in [name for name in loggers if name.partition(".")[0] == "torch"]:
@@ -262,5 +262,5 @@ def _open_shapes(args: tuple[Any, ...], kwargs: dict[str, Any], sides: bool) -> 
             return None
         return dict.fromkeys(range(leaf.ndim if leaf.ndim < 4 or sides else 1), torch.export.Dim.AUTO)
 
-    arguments = {"args": args, "kwargs": kwargs}  # as _Traced takes them; torch refuses the names of empty ones
+    arguments = {"args": args, "kwargs": kwargs}  # as Traced takes them; torch refuses the names of empty ones
     return pytree.tree_map(open_all, {name: values for name, values in arguments.items() if values})

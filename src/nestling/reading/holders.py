@@ -41,12 +41,7 @@ class Holders:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor once, under the first of its names."""
-        tensors = {}
-        for name, ((store, key), *_) in self._places.items():
-            tensor = store[key]
-            assert tensor is not None
-            tensors[name] = tensor
-        return tensors
+        return {name: places[0][0][places[0][1]] for name, places in self._places.items()}
 
     @contextmanager
     def replaced(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
-    from nestling.running.agreement import check_same, gap, with_noise
+    from nestling.running.agreement import TOLERANCE, check_same, gap, with_noise
     from nestling.running.batches import Read, as_call, inputs_of, pair_of, read_by
     from nestling.running.bits import (
         FIRST_SHARPNESS,
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         of_posteriors,
         with_bit_groups,
     )
-    from nestling.running.cost import Cost, batch_of, bytes_saved, cost, latencies_ms
+    from nestling.running.cost import Cost, batch_of, bytes_saved, cost, cost_of, latencies_ms
     from nestling.running.extract import extract
     from nestling.running.known_results import Reuse
     from nestling.running.layers import plain_name

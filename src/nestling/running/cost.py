@@ -2,8 +2,8 @@
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -48,20 +48,25 @@ def cost(
     wanted = make_cut(nested.groups, cut)
     network = nested.extracted(wanted)
     args, kwargs = nested.example
-    single = batch_of(args, kwargs, 1)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        network(*single[0], **single[1])
-    tensors = [*network.parameters(), *network.buffers()]
     measured = (
         latencies_ms([network], batch_of(args, kwargs, count("batch_size", batch_size, "example")), threads)[0]
         if latency
         else None
     )
+    whole = cost_of(network, nested.example)
+    return replace(whole, bytes=whole.bytes - bytes_saved(nested, wanted), latency_ms=measured)
+
+
+def cost_of(network: nn.Module, example: Call) -> Cost:
+    """The cost of a plain network as it is in memory, without its latency."""
+    args, kwargs = batch_of(*example, 1)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(*args, **kwargs)
+    tensors = [*network.parameters(), *network.buffers()]
     return Cost(
         params=sum(parameter.numel() for parameter in network.parameters()),
         macs=counter.get_total_flops() // 2,
-        bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors) - bytes_saved(nested, wanted),
-        latency_ms=measured,
+        bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
     )
 
 
@@ -87,7 +92,7 @@ def batch_of(args: tuple[Any, ...], kwargs: dict[str, Any], size: int) -> Call:
 
 
 @torch.no_grad()
-def latencies_ms(modules: Sequence[nn.Module], call: Call, threads: int | None = None) -> list[float]:
+def latencies_ms(modules: Sequence[Callable[..., Any]], call: Call, threads: int | None = None) -> list[float]:
     """The median milliseconds of a call of each module, run in turns so that a busy machine slows all of them alike."""
     args, kwargs = call
     before = torch.get_num_threads()
@@ -106,7 +111,7 @@ def latencies_ms(modules: Sequence[nn.Module], call: Call, threads: int | None =
     return [1e3 * statistics.median(own) for own in zip(*times, strict=True)]
 
 
-def _seconds(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+def _seconds(module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
     _synchronise()
     start = time.perf_counter()
     module(*args, **kwargs)

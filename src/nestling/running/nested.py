@@ -98,16 +98,17 @@ class Nested(Moving):
         network is written to (writes through ``.data`` are not noticed) or its train or eval mode is set.
         In eval mode a cut without batch-norm statistics of its own is warned of, once per network: ``recalibrate`` it.
         """
-        wanted = self._checked(cut)
-        if not (self.training or self._has_warned or wanted in self.statistics):
-            self._warn_of_statistics(wanted)
-        with self._running(_RunsAt(self._prepared_at(wanted))):
+        prepared = self._prepared_at(self._checked(cut))
+        if not (self.training or prepared.is_checked):
+            prepared.is_checked = True
+            self._warn_of_statistics(prepared.cut)
+        with self._running(_RunsAt(prepared)):
             yield self
 
     def _warn_of_statistics(self, cut: Cut) -> None:
-        """Warn that a smaller cut runs with the statistics of the whole network's norms, if these were trained."""
+        """Warn once that a smaller cut runs with the statistics of the whole network's norms, if these were trained."""
         whole = full_cut(self.groups)
-        if cut != whole and were_trained(self.module):
+        if cut != whole and not self._has_warned and cut not in self.statistics and were_trained(self.module):
             self._has_warned = True
             warnings.warn(
                 f"the cut that keeps {cut.num_blocks} of {whole.num_blocks} blocks has no batch-norm statistics of its "
@@ -206,8 +207,8 @@ class Nested(Moving):
         computed, whatever their entries.
         """
         sizes = {group.name: (group.num_blocks,) for group in self.groups.free}
-        if {name: tuple(mask.shape) for name, mask in masks.items()} != sizes:
-            shapes = {name: tuple(mask.shape) for name, mask in masks.items()}
+        shapes = {name: tuple(mask.shape) for name, mask in masks.items()}
+        if shapes != sizes:
             raise ShapeError("masks", f"masks of shapes {shapes}", f"one for each group: {sizes}", "See nested.groups.")
         for group in self.groups.free:
             if group.drops:
@@ -275,9 +276,6 @@ class Nested(Moving):
             smaller = self.tensors_at(cut)
             make = self._runner.variational if uncertainty else self._runner.extracted
             return make(cut, smaller).eval()
-
-    def _keep_probs(self) -> dict[str, Tensor]:
-        return {name: order.keep_probs().detach() for name, order in self.orders.items()}
 
     def moving(self) -> AbstractContextManager[object]:
         """Wait until no call has put a cut's tensors into the module."""
@@ -354,7 +352,10 @@ class Nested(Moving):
         recalibrated has its own statistics.
         """
         tensors = self.tensors()
-        scaled = self._scaler.scaled(tensors, self._keep_probs()) if self.rescale and not self.training else {}
+        scaled: dict[str, Tensor] = {}
+        if self.rescale and not self.training:
+            keep_probs = {name: order.keep_probs().detach() for name, order in self.orders.items()}
+            scaled = self._scaler.scaled(tensors, keep_probs)
         sliced = self._slicer.cut(tensors | scaled, cut) if scaled else self.sliced_at(cut)
         smaller = scaled | sliced | self.private.at(cut)
         smaller |= self.quantised.at(tensors | smaller, cut)
@@ -365,10 +366,11 @@ class Nested(Moving):
 
 
 class _PreparedCut:
-    """A cut, with the network that was last made ready for it."""
+    """A cut, with the network that was last made ready for it, and whether its statistics of norms were looked for."""
 
     def __init__(self, cut: Cut) -> None:
         self.cut = cut
+        self.is_checked = False
         self._last: tuple[object, object, BoundNetwork] | None = None
 
     def ready(self, nested: Nested) -> BoundNetwork:
@@ -382,9 +384,8 @@ class _PreparedCut:
             return last[2]
         if last is not None and not last[2].is_fresh():
             nested._runner.recheck_separable()
-        parameters = {name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter)}
-        smaller = nested.tensors_at(self.cut)
-        dense = {name: t.contiguous() if name in parameters else t for name, t in smaller.items()}
+        smaller = nested.tensors_at(self.cut).items()
+        dense = {name: t.contiguous() if isinstance(tensors[name], nn.Parameter) else t for name, t in smaller}
         bound = nested.bound(self.cut, dense)
         self._last = key, statistics, bound
         return bound

@@ -1,5 +1,6 @@
 """A network with open widths: each call runs at numbers of units that were set before it and may be symbolic."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from nestling.running.runner import set_for_a_while
 
 
 class OpenWidths(nn.Module):
-    """The plain network at ``base``, of which each call keeps as many units of each group as ``at`` says.
+    """The plain network at ``base``, of which each call keeps as many units of each group as ``at`` says, or all.
 
     ``tables`` has, by the plain name of a tensor, its values (rows, *shape) in networks whose values are not a part of
     the values at ``base``, such as the statistics of norms; each call takes one row.
@@ -32,7 +33,7 @@ class OpenWidths(nn.Module):
         for name, buffer in self._table_names.items():
             self.register_buffer(buffer, tables[name])
         self._parts = axes_of(nested, base)
-        self._units: Mapping[str, Any] = {}
+        self._units: Mapping[str, Any] = {group.name: group.size for group in nested.groups.free if group.slices}
         self._row: Any = 1
 
     @contextmanager
@@ -111,7 +112,7 @@ def _parts(name: str, size: int, owners: Sequence[tuple[Group, Tensor]]) -> list
         unit[rows.reshape(-1)] = torch.arange(group.size).repeat_interleave(rows.shape[1])
     starts = [0, *(1 + (owner[1:] != owner[:-1]).nonzero().flatten()).tolist(), size]
     parts = []
-    for start, stop in zip(starts, starts[1:], strict=False):
+    for start, stop in itertools.pairwise(starts):
         number = int(owner[start])
         group = owners[number][0] if number >= 0 else None
         parts.append(_part(name, start, unit[start:stop], group))

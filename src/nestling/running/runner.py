@@ -91,7 +91,7 @@ class Runner(ABC):
 
     @abstractmethod
     def open_sizes(self, network: nn.Module, cut: Cut) -> OpenSizes:
-        """The sizes that the network extracted at a cut computes with, for other units and tensors, or symbolic ones."""
+        """The sizes that the network extracted at a cut computes with, at other widths, which may be symbolic."""
 
     @abstractmethod
     def dropped(self, cut: Cut) -> frozenset[str]:
@@ -252,7 +252,9 @@ class GraphRunner(Runner):
     def open_sizes(self, network: nn.Module, cut: Cut) -> OpenSizes:
         """The sizes in the code of the graph."""
         sizes, whole = self._program(cut).sizes, {group.name: group.size for group in self._groups}
-        return lambda units, tensors: [(network, size.attribute, size.open_at(whole | dict(units), whole)) for size in sizes]
+        return lambda units, tensors: [
+            (network, size.attribute, size.open_at(whole | dict(units), whole)) for size in sizes
+        ]
 
     def dropped(self, cut: Cut) -> frozenset[str]:
         """The tensors of the branches that a cut drops."""

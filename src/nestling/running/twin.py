@@ -3,7 +3,7 @@
 import gc
 import operator
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import chain
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
@@ -43,9 +43,10 @@ class Twin:
         self._rebuilt: dict[int, tuple[Any, Any]] = {}
         self.module = self._twin_of_module(module)
         attributes = map(vars, self._originals)
-        self._watched = [held for store in attributes for held in (store, *(store[name] for name in STORES))]
-        self._watched += [old for old, new in self._rebuilt.values() if new is not old and isinstance(old, list | dict)]
-        self._contents = list(chain.from_iterable(map(_contents, self._watched)))
+        watched = [held for store in attributes for held in (store, *(store[name] for name in STORES))]
+        watched += [old for old, new in self._rebuilt.values() if new is not old and isinstance(old, list | dict)]
+        self._watched = [held.values() if isinstance(held, dict) else held for held in watched]  # follows each change
+        self._contents = list(chain.from_iterable(self._watched))
 
     @property
     def originals(self) -> set[int]:
@@ -62,7 +63,7 @@ class Twin:
 
     def is_fresh(self) -> bool:
         """Whether every attribute, tensor and submodule of the original is still the one the twin was made from."""
-        same = map(operator.is_, chain.from_iterable(map(_contents, self._watched)), self._contents)
+        same = map(operator.is_, chain.from_iterable(self._watched), self._contents)
         return sum(map(len, self._watched)) == len(self._contents) and all(same)
 
     def _twin_of_module(self, module: nn.Module) -> nn.Module:
@@ -139,11 +140,6 @@ _REBUILD: dict[type, Any] = {
     FunctionType: Twin._twin_of_function,
     Worked: lambda twin, value: Worked(value.default_factory),
 }
-
-
-def _contents(held: Any) -> Iterable[Any]:  # noqa: ANN401
-    """The values of a dictionary, or the items of a list."""
-    return held.values() if isinstance(held, dict) else held
 
 
 def _leads_to(start: object, targets: set[int]) -> bool:

@@ -5,9 +5,12 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
+    from nestling.runtime.answers import Answers
+    from nestling.runtime.network import BATCH, Network, open
+    from nestling.runtime.onnx import OnnxSession
+    from nestling.runtime.record import FORMAT, KEY
     from nestling.runtime.session import Session
-    from nestling.runtime.widths import RECORD, inputs_at, options_at, record_of, reshape_to, sizes_at
 
-__all__ = ["Session", "inputs_at", "options_at", "record_of", "reshape_to", "sizes_at"]
+__all__ = ["Answers", "Network", "Session", "open"]
 
 imports_lazily(__name__)

@@ -1,10 +1,13 @@
 """A file of a network, opened in the runtime that it is for."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+
+Choose = Callable[[Mapping[str, Any]], Mapping[str, int]]
+"""From the record of a file, the sizes that are fixed while it is open, by name."""
 
 
 class Session(ABC):

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         digest,
         parsed,
         plain_file,
+        put,
         read_bytes,
         read_json,
         read_tensors,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         write_json,
         write_tensors,
         write_whole,
+        written_whole,
     )
     from nestling.storage.lock import FolderLock
     from nestling.storage.saving import (

@@ -7,9 +7,10 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import safetensors
@@ -126,12 +127,35 @@ def write_whole(
         os.replace(part, path)
     except OSError as error:
         _remove(part)
-        advice = "Check its permissions and the space on the disk."
-        raise RunError(path, f"can't be written ({error.strerror or error})", advice) from error
+        raise _unwritable(path, error) from error
     except BaseException:
         _remove(part)
         raise
     flush_folder(path.parent)
+
+
+@contextmanager
+def written_whole(target: Path) -> Iterator[Path]:
+    """A hidden folder beside ``target``, whose files ``put`` moves into place; it is removed afterwards."""
+    try:
+        with TemporaryDirectory(prefix=f".{target.name}.", suffix=".part", dir=target.parent) as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise _unwritable(target, error) from error
+
+
+def put(files: Sequence[Path], source: Path, target: Path) -> list[Path]:
+    """Move files from the folder ``source`` to ``target``, flushed to disk first, the first of them last."""
+    places = [target / file.relative_to(source) for file in files]
+    for file in files:
+        with file.open("rb") as written:
+            os.fsync(written.fileno())
+    for file, place in reversed([*zip(files, places, strict=True)]):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(file, place)
+    for folder in {place.parent for place in places}:
+        flush_folder(folder)
+    return places
 
 
 def remove_parts(folder: Path) -> None:
@@ -183,6 +207,11 @@ def _unreadable(path: Path, error: OSError) -> RunError:
     if isinstance(error, FileNotFoundError):
         return RunError(path, "is not there", "Give the folder that `nestling train --out` wrote.")
     return RunError(path, f"can't be read ({error.strerror or error})", "Check the path and its permissions.")
+
+
+def _unwritable(path: Path, error: OSError) -> RunError:
+    advice = "Check its permissions and the space on the disk."
+    return RunError(path, f"can't be written ({error.strerror or error})", advice)
 
 
 def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nestling.training.run_batches import make_feed, outputs_for, training_fingerprint
     from nestling.training.stopping import Stopped, Stopping
     from nestling.training.terms import Terms
-    from nestling.training.train import keep_statistics, make_statistics, prepare_cuts, train
+    from nestling.training.train import calibrate_mean, keep_statistics, make_statistics, prepare_cuts, train
     from nestling.training.trained_here import was_trained_here
 
 __all__ = ["Recipe", "Run", "Terms", "elbo", "elbo_terms", "load", "open_run", "save", "train"]

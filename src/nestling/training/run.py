@@ -47,6 +47,11 @@ class Run:
         calibrated = f"{len(self.calibrations)} calibrated cuts"
         return f"Run({place}: {source}, {self.likelihood}, epoch {len(self.log)} of {self.recipe.epochs}; {calibrated})"
 
+    @property
+    def identity(self) -> str | None:
+        """The name of the run in its files; None for a run without a folder."""
+        return None if self.folder is None else identity_of(read_json(self.folder / RECIPE_FILE))
+
     def calibration(self, cut: Any) -> Calibration | None:  # noqa: ANN401
         """The calibration that was fitted at a cut, if there is one."""
         wanted: Cut = make_cut(self.nested.groups, cut)

@@ -97,7 +97,8 @@ def train(
                 calibrations = _saved_calibrations(place, processes)
             else:
                 spread = processes.count > 1
-                calibrations = _fit_calibrations(nested, feed.validation, recipe, spread=spread)
+                cuts = sorted(set(recipe.cuts))
+                calibrations = _fit_calibrations(nested, feed.validation, cuts, recipe.samples, spread=spread)
                 if processes.is_first:
                     keeper.finish(state, calibrations)
     return Run(nested, recipe, chosen.name, keeper.lines, calibrations, about, place)
@@ -121,7 +122,7 @@ def _keeper(place: Path | None, nested: Nested, recipe: Recipe, about: dict[str,
     return RunFolder(place, nested, recipe, about, processes.count)
 
 
-def prepare_cuts(run: Run, cuts: Sequence[float], source: Data, processes: Processes = ALONE) -> Run:
+def prepare_cuts(run: Run, cuts: Sequence[float | Cut], source: Data, processes: Processes = ALONE) -> Run:
     """Recalibrate norms and fit calibrations at cuts that have none yet, save both with the run, and return it."""
     spread = processes.count > 1
     new = {make_cut(run.nested.groups, cut): cut for cut in cuts if run.calibration(cut) is None}
@@ -130,11 +131,16 @@ def prepare_cuts(run: Run, cuts: Sequence[float], source: Data, processes: Proce
         return run
     feed = make_feed(source, run.recipe)
     make_statistics(run, new, feed, spread=spread)
-    recipe = run.recipe.but(cuts=tuple(missing))
-    fitted = [*run.calibrations, *_fit_calibrations(run.nested, feed.validation, recipe, spread=spread)]
+    fitted = _fit_calibrations(run.nested, feed.validation, missing, run.recipe.samples, spread=spread)
+    fitted = [*run.calibrations, *fitted]
     if run.folder is not None and processes.is_first:
         add_cuts(run.folder, run.nested, fitted)
     return replace(run, calibrations=fitted)
+
+
+def calibrate_mean(run: Run, cut: Cut, source: Data) -> Calibration:
+    """A calibration of the network at a cut with its mean weights, as files without uncertainty have them."""
+    return _fit_calibrations(run.nested, make_feed(source, run.recipe).validation, [cut], samples=0)[0]
 
 
 def make_statistics(run: Run, cuts: Iterable[Cut], feed: Feed, *, spread: bool = False) -> None:
@@ -160,7 +166,7 @@ def _saved_calibrations(place: Path, processes: Processes) -> list[Calibration]:
 
 
 def _fit_calibrations(
-    nested: Nested, validation: Iterable[Any], recipe: Recipe, *, spread: bool = False
+    nested: Nested, validation: Iterable[Any], cuts: Sequence[float | Cut], samples: int, *, spread: bool = False
 ) -> list[Calibration]:
     """One calibration per cut, at every coverage for which the validation data has enough examples."""
     with torch.random.fork_rng(devices=[]):  # a loader draws a seed whenever an iteration begins
@@ -169,8 +175,8 @@ def _fit_calibrations(
         return calibrate(
             nested,
             validation,
-            cut=sorted(set(recipe.cuts)),
-            samples=recipe.samples,
+            cut=cuts,
+            samples=samples,
             coverage=coverage,
             spread=spread,
         )

@@ -1,0 +1,83 @@
+"""Pages of the site that are made from other files: the reference, the decisions and the experiments."""
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+ROOMS = {
+    "nestling": "What most programs need: `import nestling as nl`.",
+    "nestling.data": "Data sets by name, path or `Dataset`.",
+    "nestling.distributions": "Orders, weight posteriors, gates and divergences, as pure mathematics.",
+    "nestling.models": "The papers' networks.",
+    "nestling.prediction": "Likelihoods, predictions, scores and calibration.",
+    "nestling.search": "Budgets, costs, strategies and the curve.",
+    "nestling.pruning": "Bayesian dropout.",
+    "nestling.training": "The objective, the recipe and runs.",
+}
+"""The packages of the reference, each with the sentence that its page opens with."""
+_ELSEWHERE = re.compile(r"\]\((?:\.\./)+(experiments|docs)/([^)]*)\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that no file of ``docs/`` has."""
+    experiments = {f"experiments/{path.parent.name}.md": path for path in sorted(ROOT.glob("experiments/*/README.md"))}
+    pages = {name: path.read_text() for name, path in experiments.items()}
+    pages |= _reference()
+    pages["reference.md"] = _index(
+        "Reference", {f"reference/{room}.md": f"`{room}`: {about}" for room, about in ROOMS.items()}
+    )
+    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    pages["decisions.md"] = _index("Decisions", {f"decisions/{path.name}": _title(path) for path in decisions})
+    results = {
+        f"experiments/{path.parent.name}.md": _title(path) for path in sorted(ROOT.glob("experiments/*/README.md"))
+    }
+    pages["results.md"] = _index("Results", results)
+    for name, text in pages.items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:  # noqa: ANN401
+    """Point links between ``docs/`` and ``experiments/`` at the pages of the site."""
+    up = "../" * page.file.src_uri.count("/")
+
+    def link(found: re.Match[str]) -> str:
+        room, place = found[1], found[2]
+        inside = f"experiments/{Path(place).parent.name}.md" if room == "experiments" else place
+        return f"]({up}{inside})"
+
+    return _ELSEWHERE.sub(link, markdown)
+
+
+def _reference() -> dict[str, str]:
+    """A page per package, with each public name on the first page that has it."""
+    pages, homes = {}, set[str]()
+    for room, about in ROOMS.items():
+        package = importlib.import_module(room)
+        names = {
+            name: _home(package, name) for name in package.__all__ if not hasattr(getattr(package, name), "__path__")
+        }
+        entries = "\n\n".join(f"::: {home}" for home in names.values() if home not in homes)
+        homes.update(names.values())
+        pages[f"reference/{room}.md"] = f"# {room}\n\n{about}\n\n{entries}\n"
+    return pages
+
+
+def _home(package: Any, name: str) -> str:  # noqa: ANN401
+    """Where a public name is defined, since packages import their names when they are first used."""
+    home = str(getattr(getattr(package, name), "__module__", ""))
+    return f"{home}.{name}" if home.startswith("nestling") else f"{package.__name__}.{name}"
+
+
+def _index(title: str, entries: dict[str, str]) -> str:
+    lines = "\n".join(f"- [{text}]({place})" for place, text in entries.items())
+    return f"# {title}\n\n{lines}\n"
+
+
+def _title(path: Path) -> str:
+    return path.read_text().split("\n", 1)[0].removeprefix("# ")

@@ -1,0 +1,77 @@
+"""The graphs that can be delivered, by what they say of their own uncertainty."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from nestling.delivery.about import described, described_inputs
+from nestling.delivery.deployable import BYTE, Answer, Called, Deployable, Normalise, output_names, ports_of
+from nestling.delivery.formats import Graph, Port
+from nestling.delivery.source import Source
+from nestling.runtime import BATCH
+
+
+def plain_graph(source: Source) -> Graph:
+    """One pass with the mean weights: the distribution that the likelihood reads in it, or the outputs as they are."""
+    args, kwargs = source.example
+    output = source.network(*args, **kwargs)
+    known = source.known
+    answer = None if known.likelihood is None else Answer(known.likelihood, known.temperature, output)
+    outputs = output_names(output) if answer is None else answer.names
+    called = Called(source.network, source.example)
+    return delivered_graph(source, called, ports_of(source.network, source.example), outputs, answer=answer)
+
+
+def delivered_graph(
+    source: Source,
+    network: nn.Module,
+    ports: Sequence[Port],
+    outputs: Sequence[str],
+    *,
+    answer: nn.Module | None = None,
+    fills: Mapping[str, str] | None = None,
+    **about: Any,  # noqa: ANN401
+) -> Graph:
+    """A module with its record, whose first input is as the user has it, if the data are known.
+
+    ``fills`` names the inputs that a user need not give, and how they are filled: ``"normal"`` is noise, ``"zeros"``
+    are bytes of which only the number matters. ``about`` is added to the record.
+    """
+    normalise, first = _first_input(source, ports[0])
+    ports = (first, *ports[1:])
+    inputs = described_inputs(ports)
+    inputs[0] |= _form(source)
+    for port in inputs:
+        if port["name"] in (fills or {}):
+            port["fill"] = (fills or {})[port["name"]]
+    known = described(source.network, source.known, source.cost, source.nested, source.cut, source.asked)
+    known |= {"inputs": inputs, "outputs": list(outputs), "uncertainty": None} | about
+    return Graph(Deployable(network, normalise, answer).eval(), ports, tuple(outputs), known)
+
+
+def _first_input(source: Source, port: Port) -> tuple[Normalise | None, Port]:
+    """The module that normalises inputs, if the data are known, and the input that it takes."""
+    if not source.known.normalises:
+        return None, port
+    data, last = source.known.data, source.layout == "nhwc"
+    shape = list(data["input_shape"])
+    normalise = Normalise(data["mean"], data["std"], 1 + len(shape), as_bytes=source.as_bytes, last=last)
+    name = "images" if len(shape) == 3 else "inputs"
+    dtype = torch.uint8 if source.as_bytes else torch.float32
+    example = torch.zeros(2, *([*shape[1:], shape[0]] if last else shape), dtype=dtype)
+    return normalise, Port(name, example, {0: BATCH})
+
+
+def _form(source: Source) -> dict[str, Any]:
+    """The layout of the first input, and the value in it of a pixel that is fully lit."""
+    if not source.known.normalises:
+        return {}
+    if not source.known.data.get("as_bytes"):
+        return {"layout": source.layout}
+    return {"layout": source.layout, "scale": int(BYTE) if source.as_bytes else 1}
+
+
+GRAPHS: dict[str | None, Callable[[Source], Graph]] = {None: plain_graph}
+"""The graphs by what ``export(uncertainty=)`` names."""
