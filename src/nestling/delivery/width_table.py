@@ -145,7 +145,7 @@ def _tables(nested: Nested, cuts: Sequence[Cut], base: Cut, kept: Sequence[Mappi
     """The tensors whose values are no part of those at ``base``, by plain name: a row per cut, filled up with zeros."""
     with torch.no_grad(), in_mode(nested, training=False):
         whole = Holders(nested.extracted(base)).tensors()
-        parts = axes_of(nested, base)
+        parts = axes_of(nested, whole)
         tables: dict[str, Tensor] = {}
         for cut, units in zip(cuts, kept, strict=True):
             expected = dict(whole)

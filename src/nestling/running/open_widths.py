@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +32,7 @@ class OpenWidths(nn.Module):
         self._table_names = dict(zip(tables, (f"table_{number}" for number in range(len(tables))), strict=True))
         for name, buffer in self._table_names.items():
             self.register_buffer(buffer, tables[name])
-        self._parts = axes_of(nested, base)
+        self._parts = axes_of(nested, self._holders.canonical)
         self._units: Mapping[str, Any] = {group.name: group.size for group in nested.groups.free if group.slices}
         self._row: Any = 1
 
@@ -90,14 +90,13 @@ def kept_of(tensor: Tensor, axis: int, parts: Sequence[Part], units: Mapping[str
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, axis)
 
 
-def axes_of(nested: Nested, base: Cut) -> dict[tuple[str, int], list[Part]]:
-    """The parts of every axis that a group cuts, by the plain name of its tensor, of the network at ``base``."""
+def axes_of(nested: Nested, names: Collection[str]) -> dict[tuple[str, int], list[Part]]:
+    """The parts of every axis that a group cuts, by the plain name of its tensor, of the tensors with these names."""
     owners: dict[tuple[str, int], list[tuple[Group, Tensor]]] = defaultdict(list)
-    dropped = nested.dropped(base)
     for group in nested.groups.free:
         for piece in group.slices:
             name = plain_name(piece.tensor)
-            if name not in dropped:
+            if name in names:
                 owners[name, piece.axis].append((group, piece.rows))
     shapes = {plain_name(name): tensor.shape for name, tensor in nested.tensors().items()}
     return {(name, axis): _parts(name, shapes[name][axis], own) for (name, axis), own in owners.items()}
