@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-import openvino as ov
+import openvino as ov  # type: ignore[import-untyped]
 import torch
 from measuring import in_turns, ratio, report
 from torch import nn
@@ -66,7 +66,7 @@ def in_onnxruntime(content: bytes, sizes: dict[str, int], fixed: bool, x: np.nda
         options.add_free_dimension_override_by_name(name, size)
     session = ort.InferenceSession(content, options)
     inputs = {session.get_inputs()[0].name: x, **bytes_of(sizes)}
-    return lambda: session.run(None, inputs)[0]  # type: ignore[no-any-return]
+    return lambda: session.run(None, inputs)[0]
 
 
 def in_openvino(content: bytes, sizes: dict[str, int], x: np.ndarray) -> Callable[[], np.ndarray]:
@@ -77,7 +77,7 @@ def in_openvino(content: bytes, sizes: dict[str, int], x: np.ndarray) -> Callabl
     options = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}
     request = core.compile_model(model, "CPU", options).create_infer_request()
     inputs: dict[Any, Any] = {model.input(0).any_name: x, **bytes_of(sizes)}
-    return lambda: request.infer(inputs)[0]  # type: ignore[no-any-return]
+    return lambda: request.infer(inputs)[0]
 
 
 def main() -> None:

@@ -81,7 +81,7 @@ def _with_dimensions(
 ) -> Graph:
     """A graph with an input of bytes for each dimension, which calls the network at the sizes of these inputs."""
     ports = [
-        Port(name, torch.zeros(max(2, most - 1), dtype=torch.uint8), {0: name})
+        Port(name, torch.zeros(most - 1 if name != ROW else 2, dtype=torch.uint8), {0: name})
         for name, most in table.dimensions.items()
     ]
     inputs = [port | {"fill": "zeros"} for port in described_inputs(ports)]

@@ -65,8 +65,9 @@ class EditedGraph:
         constants = [own for name, own in self.initial.items() if name in read]
         graph = helper.make_graph(order, "sizes", inputs, outputs, constants)
         model = helper.make_model(graph, opset_imports=[own for own in self.model.opset_import if not own.domain])
-        run = ReferenceEvaluator(model).run
-        found = [run(None, {own.name: np.zeros(row[own.name], np.uint8) for own in inputs}) for row in rows]
+        evaluator = ReferenceEvaluator(model)
+        given = [{own.name: np.zeros(row[own.name], np.uint8) for own in inputs} for row in rows]
+        found: list[Any] = [evaluator.run(None, sizes) for sizes in given]
         return {name: [len(values[number]) for values in found] for number, name in enumerate(names)}
 
     def write(self) -> None:

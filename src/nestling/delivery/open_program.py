@@ -82,7 +82,8 @@ def _without_open_splits(program: ExportedProgram) -> ExportedProgram:
     table: dict[Any, Any] = dict.fromkeys(_CONVOLUTIONS, _marked) if grouped else {}
     if split:
         table |= {torch.ops.aten.chunk.default: _chunk, torch.ops.aten.split.Tensor: _split}
-    return program.run_decompositions(table)
+    plain: ExportedProgram = program.run_decompositions(table)
+    return plain
 
 
 def _marked(
@@ -100,7 +101,7 @@ def _marked(
     zeros = [0] * len(stride)
     shape = torch.ops.aten.convolution(x, weight, bias, stride, padding, dilation, False, zeros, groups).shape
     per_group = weight.shape[0] // groups
-    attributes = {
+    attributes: dict[str, Any] = {
         "strides": list(stride),
         "pads": [*padding, *padding],
         "dilations": list(dilation),
@@ -113,7 +114,7 @@ def _marked(
 
 
 def _chunk(x: Tensor, chunks: int, dim: int = 0) -> Any:  # noqa: ANN401
-    size = x.shape[dim]
+    size: Any = x.shape[dim]
     if isinstance(size, int) or example_size(size) % chunks:
         return NotImplemented
     return _split(x, size // chunks, dim)

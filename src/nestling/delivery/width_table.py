@@ -17,6 +17,9 @@ Wanted = float | Mapping[str, int] | Cut
 ROW = "row"
 """The dimension whose size is the number of a row of the table, counted from 1, where the rows have other norms."""
 
+FEWEST = 3
+"""The fewest sizes of a dimension: torch takes a size of 0, 1 or all of an axis for fixed when it traces."""
+
 
 @dataclass(frozen=True)
 class Symbol:
@@ -99,7 +102,10 @@ def _named(nested: Nested, cuts: Mapping[str, Wanted] | Sequence[Wanted]) -> dic
     if isinstance(cuts, Mapping):
         named = {name: make_cut(nested.groups, cut) for name, cut in cuts.items()}
     else:
-        named = {name: cut for cut, name in cut_names(nested.groups, cuts).items()}
+        named = {}
+        for cut, name in cut_names(nested.groups, cuts).items():
+            alike = sum(other.partition(" (")[0] == name for other in named)
+            named[f"{name} ({alike + 1})" if alike else name] = cut
     if len(set(named.values())) < 2:
         given = f"{len(set(named.values()))} different cut"
         raise ArgumentError("cuts", given, "at least two different cuts", "Export a single cut as a plain file.")
@@ -123,13 +129,25 @@ def _symbols(groups: Sequence[Group], kept: Sequence[Mapping[str, int]], each_gr
     sets: dict[object, tuple[dict[str, int], int]] = {}
     for group in groups:
         units = [row[group.name] for row in kept]
-        times = 1 if each_group else math.gcd(group.size, *units)
+        times = 1 if each_group else _step(group.size, math.gcd(group.size, *units))
         proportions = (*(number // times for number in units), group.size // times)
         if each_group or len(set(units)) > 1:
+            if group.size < FEWEST:
+                given, needed = (
+                    f"cuts of {group.name}, which has {group.size} units",
+                    f"of groups of at least {FEWEST} units",
+                )
+                raise ArgumentError("cuts", given, needed, "Keep it whole at every cut, or export each cut.")
             own, _ = sets.setdefault(group.name if each_group else proportions, ({}, proportions[-1]))
             own[group.name] = times
     names = ["width"] if len(sets) == 1 else _names([next(iter(own)) for own, _ in sets.values()])
     return [Symbol(name, own, most) for name, (own, most) in zip(names, sets.values(), strict=True)]
+
+
+def _step(size: int, most: int) -> int:
+    """The units that a dimension counts by: ``most``, or a part of it that fits at least ``FEWEST`` times into all."""
+    parts = [step for step in range(1, most + 1) if most % step == 0 and size >= FEWEST * step]
+    return max(parts, default=1)
 
 
 def _names(groups: Sequence[str]) -> list[str]:
@@ -173,4 +191,4 @@ def _empty_table(name: str, whole: Tensor, num_rows: int) -> Tensor:
         raise ArgumentError(
             "cuts", given, "cuts that differ in the statistics and weights of norms", "Export each cut."
         )
-    return torch.zeros(num_rows, len(whole), dtype=whole.dtype)
+    return torch.zeros(max(num_rows, FEWEST), len(whole), dtype=whole.dtype)

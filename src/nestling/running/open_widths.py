@@ -27,7 +27,7 @@ class OpenWidths(nn.Module):
     def __init__(self, nested: Nested, base: Cut, tables: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.network = nested.extracted(base)
-        self._sizes = nested._runner.open_sizes(self.network, base)
+        self._sizes = nested.open_sizes(self.network, base)
         self._holders = Holders(self.network)
         self._table_names = dict(zip(tables, (f"table_{number}" for number in range(len(tables))), strict=True))
         for name, buffer in self._table_names.items():
@@ -85,7 +85,8 @@ def kept_of(tensor: Tensor, axis: int, parts: Sequence[Part], units: Mapping[str
         elif part.outer == 1:
             pieces.append(tensor.narrow(axis, part.start, units[part.group] * part.inner))
         else:
-            whole = tensor.narrow(axis, part.start, part.length).unflatten(axis, (part.outer, part.units, part.inner))
+            shape = (*tensor.shape[:axis], part.outer, part.units, part.inner, *tensor.shape[axis + 1 :])
+            whole = tensor.narrow(axis, part.start, part.length).reshape(shape)
             pieces.append(whole.narrow(axis + 1, 0, units[part.group]).flatten(axis, axis + 2))
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, axis)
 
@@ -113,8 +114,7 @@ def _parts(name: str, size: int, owners: Sequence[tuple[Group, Tensor]]) -> list
     parts = []
     for start, stop in itertools.pairwise(starts):
         number = int(owner[start])
-        group = owners[number][0] if number >= 0 else None
-        parts.append(_part(name, start, unit[start:stop], group))
+        parts.append(_part(name, start, unit[start:stop], owners[number][0] if number >= 0 else None))
     return parts
 
 
