@@ -70,6 +70,34 @@ class Attention(nn.Module):
         return self.head(x + self.attention(y, y, y, need_weights=False)[0])
 
 
+class SharedKeys(nn.Module):
+    """Attention in which two heads share each key and value."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value = nn.Linear(5, 4 * 2 * 3), nn.Linear(5, 4 * 3), nn.Linear(5, 4 * 3)
+        self.head = nn.Linear(4 * 2 * 3, 2)
+
+    def forward(self, x):
+        query, key, value = (layer(x).unflatten(2, (-1, 3)).transpose(1, 2) for layer in self.layers())
+        found = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+        return self.head(found.transpose(1, 2).flatten(2))
+
+    def layers(self):
+        return self.query, self.key, self.value
+
+
+class Unknown(nn.Module):
+    """An operation that ONNX does not have."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 3, 1))
+
+    def forward(self, x):
+        return torch.special.bessel_j0(self.layers(x))
+
+
 def nested_of(module, *shape, **options):
     """The module nested in four blocks, with norms that have been used and weights that are not their first ones."""
     torch.manual_seed(0)
@@ -175,6 +203,12 @@ def test_heads_of_attention():
     check(nested, all_widths_model(nested, cuts), torch.randn(3, 6, 5), bits=False)
 
 
+def test_heads_that_share_keys():
+    nested = nested_of(SharedKeys(), 6, 5)
+    assert nested.groups.free[0].size == 4
+    check(nested, all_widths_model(nested, [0.25, 1.0]), torch.randn(3, 6, 5), bits=False)
+
+
 def test_openvino_runs_a_file_that_is_reshaped():
     openvino = pytest.importorskip("openvino")
     nested = nested_of(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), 6)
@@ -200,6 +234,12 @@ def normed_groups():
     [
         (grouped_up, {}, [0.5, 1.0], "transposed convolution .* at 2. Export each cut"),
         (normed_groups, {}, [0.5, 1.0], "fixes a size that a cut changes .width.* Export each cut"),
+        (
+            Unknown,
+            {},
+            [0.5, 1.0],
+            r"can't write aten.special_bessel_j0.default with open sizes at .*bessel_j0.* Export each cut",
+        ),
         (normed_groups, {}, [0.5], "at least two different cuts"),
         (grouped_up, {"kinds": ("bit",), "bits": nl.Bits(ends=True)}, [0.5, 1.0], "the same bits in one file"),
     ],

@@ -12,7 +12,7 @@ from nestling.delivery.formats import Graph, Port
 from nestling.delivery.formats.extras import check_extra
 from nestling.delivery.formats.onnx import converted, finished
 from nestling.delivery.graphs import plain_graph
-from nestling.delivery.open_program import open_program, refusal
+from nestling.delivery.open_program import open_program, refused_by_exporter
 from nestling.delivery.source import as_known, source_of
 from nestling.delivery.width_table import ROW, Wanted, WidthTable
 from nestling.errors import ArgumentError
@@ -66,7 +66,7 @@ def all_widths_model(
         try:
             proto = converted(graph, program)
         except ArgumentError as fault:
-            raise refusal(f"the exporter refuses {fault.given}") from fault
+            raise refused_by_exporter(program, fault) from fault
     return finished(edited(proto, [table.sizes(row) for row in range(len(table.cuts))]), graph)
 
 

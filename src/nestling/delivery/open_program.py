@@ -12,7 +12,7 @@ from torch.export import Dim, ExportedProgram
 
 from nestling.delivery.formats import Graph
 from nestling.delivery.formats.exported import plain_attention
-from nestling.errors import NestlingError
+from nestling.errors import ArgumentError, NestlingError
 from nestling.reading import Traced, quiet_torch_logs, user_line
 from nestling.torch_parts import example_size
 
@@ -26,6 +26,7 @@ _TRANSPOSED = (
 )
 _GROUPS = dict.fromkeys((*_CONVOLUTIONS, *_TRANSPOSED), 6)
 """The place of the number of groups among an operation's arguments."""
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _SPLITS = (torch.ops.aten.chunk.default, torch.ops.aten.split.Tensor)
 
 
@@ -52,7 +53,7 @@ def open_program(graph: Graph, dimensions: Mapping[str, int]) -> ExportedProgram
     for node in program.graph.nodes:
         if node.target in _TRANSPOSED and _is_open(node):
             raise refusal("a transposed convolution has a number of groups that a cut changes", layer_of(node))
-    return _without_open_splits(program)
+    return _in_open_operations(program)
 
 
 def refusal(why: str, where: str = "") -> NestlingError:
@@ -61,11 +62,24 @@ def refusal(why: str, where: str = "") -> NestlingError:
     return NestlingError(f"one file can't hold every width of this network: {why}{place}. Export each cut.")
 
 
+def refused_by_exporter(program: ExportedProgram, fault: ArgumentError) -> NestlingError:
+    """The error for an operation that the exporter can't write with open sizes, with the layer that it is in."""
+    cause = fault.__context__
+    trail = "".join(traceback.format_exception(cause)) if cause is not None else ""
+    translated = re.search(r"Error when translating node %(\w+)", trail)
+    lacking = re.search(r"OpOverload\(op='\w+\.(\w+)'", trail)
+    for node in program.graph.nodes:
+        is_lacking = lacking is not None and str(node.target).rpartition(".")[0].endswith(lacking[1])
+        if is_lacking or (translated is not None and node.name == translated[1]):
+            return refusal(f"the exporter can't write {node.target} with open sizes", layer_of(node))
+    return refusal(f"the exporter refuses {fault.given}")
+
+
 def layer_of(node: fx.Node) -> str:
     """The layer that a node of a program belongs to, or the user's line that made it."""
     stack = [str(path) for path, _ in node.meta.get("nn_module_stack", {}).values()]
     _, inside, path = (stack[-1] if stack else "").rpartition(".network.")
-    return path if inside else user_line(node.meta.get("stack_trace") or "")
+    return path if inside and path != "network" else user_line(node.meta.get("stack_trace") or "")
 
 
 def _is_open(node: fx.Node) -> bool:
@@ -73,15 +87,18 @@ def _is_open(node: fx.Node) -> bool:
     return len(node.args) > place and not isinstance(node.args[place], int)
 
 
-def _without_open_splits(program: ExportedProgram) -> ExportedProgram:
+def _in_open_operations(program: ExportedProgram) -> ExportedProgram:
     """The program with operations in place of those that the exporter writes for fixed sizes alone."""
     grouped = any(node.target in _CONVOLUTIONS and _is_open(node) for node in program.graph.nodes)
     split = any(node.target in _SPLITS for node in program.graph.nodes)
-    if not grouped and not split:
+    shared = any(node.target is _ATTENTION and node.kwargs.get("enable_gqa") for node in program.graph.nodes)
+    if not (grouped or split or shared):
         return program
     table: dict[Any, Any] = dict.fromkeys(_CONVOLUTIONS, _marked) if grouped else {}
     if split:
         table |= {torch.ops.aten.chunk.default: _chunk, torch.ops.aten.split.Tensor: _split}
+    if shared:
+        table[_ATTENTION] = _attention
     plain: ExportedProgram = program.run_decompositions(table)
     return plain
 
@@ -130,6 +147,15 @@ def _split(x: Tensor, split_size: int | torch.SymInt, dim: int = 0) -> Any:  # n
     return [
         x.narrow(dim, start, split_size if index + 1 < number else size - start) for index, start in enumerate(starts)
     ]
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, enable_gqa: bool = False, **kwargs: Any) -> Any:  # noqa: ANN401
+    """Attention whose heads share keys and values, with a key and a value for each head."""
+    if not enable_gqa:
+        return NotImplemented
+    times = _known(query.shape[-3]) // _known(key.shape[-3])
+    key, value = (shared.repeat_interleave(times, -3) for shared in (key, value))
+    return _ATTENTION(query, key, value, *args, **kwargs)
 
 
 def _known(size: Any) -> int:  # noqa: ANN401
