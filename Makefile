@@ -5,7 +5,7 @@ VENV := .venv
 TORCH := torch==2.13.0
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types pytest docs soak bench clean
+.PHONY: demo test lint types pytest docs soak bench browser clean
 
 demo: $(VENV)/installed
 	$(BIN)/nestling demo
@@ -31,6 +31,18 @@ docs: $(VENV)/installed
 # Faults and damages that tests draw, several times as many of them.
 soak: $(VENV)/installed
 	NESTLING_SOAK=1 $(BIN)/pytest -n auto --dist worksteal
+
+# A browser for the tests of pages, on Debian as root; elsewhere, and where it can't be had, they are skipped.
+browser:
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
+	  echo "browser: $$(chromium --version --no-sandbox 2>/dev/null) is there"; \
+	elif [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+	  echo "browser: NO CHROMIUM, and it is installed only on Debian as root. THE TESTS OF PAGES WILL BE SKIPPED."; \
+	elif apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; then \
+	  echo "browser: chromium was installed"; \
+	else \
+	  echo "browser: APT COULD NOT INSTALL CHROMIUM. THE TESTS OF PAGES WILL BE SKIPPED."; \
+	fi
 
 # Beside other libraries, without what they ask for beside torch: some of it would replace torch.
 bench: $(VENV)/installed

@@ -1,7 +1,9 @@
-"""How often a test that draws its cases tries: a part of them in each run, all of them with ``make soak``."""
+"""How many cases a test draws, a part of them or all with ``make soak``, and how long tests wait."""
 
 import os
 
+PATIENCE = 600
+"""Seconds after which a test gives up on a process or thread: never reached, however busy the machine is."""
 SOAK = os.environ.get("NESTLING_SOAK") == "1"
 
 

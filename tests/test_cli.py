@@ -14,12 +14,13 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from effort import PATIENCE
 from nestling import cli, commands, models, version
 from nestling.errors import NestlingError
 from nestling.network import Bits, Nesting
 from nestling.training import Recipe
 
-COMMANDS = ("demo", "train", "evaluate", "predict", "data")
+COMMANDS = ("demo", "train", "evaluate", "predict", "report", "data")
 SMALL = ["--epochs", "1", "--num-blocks", "4", "--cuts", "0.5", "1", "--samples", "2"]
 
 
@@ -152,6 +153,13 @@ def test_what_can_not_be_parsed_exits_with_2(nestling, place, words):
         ("predict run cli_nets.py --trust", "cli_nets.py is not an image"),
         ("predict run one.png --trust --coverage 0.5", "coverage: got 0.5"),
         ("predict run one.png --trust --cut 1.5", "cut: got 1.5"),
+        ("report", "report: got no folder"),
+        ("report nowhere", "nowhere/recipe.json: is not there"),
+        ("report run", "cli_nets:small"),
+        ("report run --trust --limit 0", "limit: got 0"),
+        ("report run --trust --samples -1", "samples: got -1"),
+        ("report run --trust --ood nowhere", "no data set 'nowhere'"),
+        ("report run --trust --out nowhere/a.html", "nowhere/a.html: can't be written"),
         ("predict run one.png --trust --out nowhere/a.csv", "nowhere/a.csv: can't be written"),
     ],
 )
@@ -349,6 +357,14 @@ def test_options_of_evaluate_and_predict_arrive(nestling, noted):
     assert function.named == {"resize": True, "out": Path("c.csv"), "trust": False}
 
 
+def test_options_of_report_arrive(nestling, noted):
+    function = noted(commands, "report")
+    nestling(*"report runs/a runs/b --ood kmnist --limit 9 --samples 3 --out c.html --trust".split())
+    assert function.given == ((Path("runs/a"), Path("runs/b")),)
+    named = {"out": Path("c.html"), "ood": "kmnist", "limit": 9, "samples": 3, "trust": True, "device": "auto"}
+    assert function.named == named
+
+
 def test_options_of_demo_arrive(nestling, noted):
     function = noted(import_module("nestling.demo"), "demo")
     assert nestling("demo", "--out", "a", "--seed", "3") == (0, "done\n", "")
@@ -377,7 +393,7 @@ def begun(start, *words, **settings):
 
 def test_as_a_module_with_a_mistake():
     with begun(MAIN, "evaluate", "nowhere") as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (2, "")
     assert err.startswith("nestling: nowhere/recipe.json: is not there.")
     assert err.count("\n") == 1
@@ -391,7 +407,7 @@ def test_interrupted_and_given_again(place, nestling, tmp_path):
             if line.startswith("epoch 2/"):
                 break
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert err.splitlines()[-1].startswith("nestling: stopped")
     assert "Traceback" not in err
@@ -414,7 +430,7 @@ def test_nobody_reads_what_is_printed(tmp_path):
     os.close(reader)
     command = [sys.executable, "-m", "nestling", "train", "--help"]
     with os.fdopen(writer, "wb") as out:
-        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, cwd=tmp_path, check=False, timeout=60)
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, cwd=tmp_path, check=False, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (cli.BROKEN_PIPE, b"")
 
 
@@ -430,5 +446,5 @@ def test_the_current_folder_comes_last_where_modules_are_looked_for(monkeypatch,
 
 def test_importing_the_library_leaves_optimisers_alone():
     code = "import nestling, torch.optim.optimizer as o; print(len(o._global_optimizer_post_hooks))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert found.stdout.strip() == "0"

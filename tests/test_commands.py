@@ -21,6 +21,7 @@ from torch.utils.data import TensorDataset
 
 import nestling as nl
 from nestling import commands
+from nestling.cascade import Cascading
 from nestling.commands import load_weights
 from nestling.data import MissingError
 from nestling.delivery import save_small
@@ -98,6 +99,36 @@ def test_train_says_what_comes_next_and_prints_the_groups(place, tmp_path, capsy
     printed = capsys.readouterr()
     assert "layers.1" in printed.out
     assert "epoch 1/1" in printed.err
+
+
+def test_cascade_writes_what_it_prints(run):
+    """The table against the cascade that is read back and scored again."""
+    options = Cascading(goal="macs=0.8x", samples=2)
+    text = commands.cascade(run, (0.25, 1.0), options)
+    opened = nl.open_run(run)
+    fitted = nl.Cascade.load(run, opened.nested)
+    test = nl.data.load(**opened.data["loaded_with"]).batches("test", 500)
+    scores = fitted.evaluate(test)
+    assert [row["cut"] for row in cells(text)] == [stage.name for stage in scores.stages]
+    for row, stage in zip(cells(text), scores.stages, strict=True):
+        assert row["answered"] == f"{stage.answered:.1%}"
+        assert row["threshold"] == ("-" if stage.threshold is None else f"{stage.threshold:.4f}")
+        assert float(row["ms"]) > 0
+    assert f"accuracy {100 * scores.scores.accuracy:.2f} %" in text
+    assert f"{scores.macs_share:.1%} of the widest cut's" in text
+    assert (run / "cascade.png").read_bytes().startswith(b"\x89PNG")
+    assert opened.calibration(0.25) is not None
+
+
+def test_cascade_of_a_run_of_numbers_or_of_a_cut_that_is_none(run, place):
+    with pytest.raises(RangeError, match="fraction"):
+        commands.cascade(run, (0.5, 1.5))
+    with pytest.raises(ArgumentError, match="goal"):
+        commands.cascade(run / "nothing", (0.5, 1.0), Cascading(goal="speed=3"))
+    assert not (run / "cascade.json").exists()
+    commands.train(str(place / "numbers.npz"), "mlp", run / "numbers", PLAIN, QUICK.but(epochs=1))
+    with pytest.raises(ArgumentError, match="classes"):
+        commands.cascade(run / "numbers", (0.5, 1.0))
 
 
 def test_train_says_how_small_the_network_can_be(place, tmp_path, capsys):
@@ -470,6 +501,16 @@ def test_answers_are_written_as_csv_too(run, tmp_path):
 def test_coverage_that_was_not_calibrated(run, tmp_path):
     with pytest.raises(RangeError, match=r"one of 0\.8, 0\.9"):
         commands.predict(run, image_file(tmp_path / "a.png"), 1.0, 0, 0.5)
+
+
+def test_sets_are_those_that_the_validation_data_was_enough_for(place, tmp_path):
+    """Five validation examples give sets of 80 %, which are shown if none are asked for."""
+    images, labels = pictures(60)
+    np.savez(tmp_path / "few.npz", x=images, y=labels)
+    commands.train(str(tmp_path / "few.npz"), "mlp", tmp_path / "run", FEW, QUICK)
+    table = commands.predict(tmp_path / "run", image_file(tmp_path / "a.png"), 1.0, 0, None)
+    assert table.splitlines()[0].endswith("80% set")
+    assert commands.predict(place / "classes", tmp_path / "a.png", 1.0, 0, None).splitlines()[0].endswith("90% set")
 
 
 def test_predict_at_a_new_cut_calibrates_it(run, tmp_path):

@@ -77,6 +77,17 @@ def test_picture_is_a_png_that_the_text_names(shown):
         assert min(image.size) > 300
 
 
+def test_page_has_the_figures_of_the_table(shown):
+    out, text = shown
+    assert str(out / "report.html") in text
+    page = (out / "report.html").read_text()
+    for label in ("FN3: nested, plain", "one network per size"):
+        assert label in page
+    for row in rows_of(text)[1:]:
+        assert f'"accuracy":"{row[3]}%"' in page
+        assert f'"ece":"{row[6]}%"' in page
+
+
 def test_folder_is_a_run_that_other_commands_take(shown):
     out, text = shown
     assert f"nestling evaluate {out}" in text

@@ -87,7 +87,7 @@ def test_there_is_something_to_run():
 def test_the_commands_of_the_pages_can_be_parsed(monkeypatch, capsys):
     lines = [found[1] for page in PAGES for found in COMMAND.finditer(page.read_text())]
     assert len(lines) >= 3
-    for name in ("train", "evaluate", "search", "extract", "export", "predict", "prune", "data"):
+    for name in ("train", "evaluate", "search", "extract", "export", "predict", "prune", "report", "cascade", "data"):
         monkeypatch.setattr(commands, name, lambda *_, **__: "parsed")
     monkeypatch.setattr("nestling.demo.demo", lambda *_, **__: "parsed")
     monkeypatch.setattr(sys, "path", sys.path[:])

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_digits
 
 import nestling as nl
-from effort import SOAK
+from effort import PATIENCE, SOAK
 from nestling.training.elbo import elbo_terms
 
 FOLDER = Path(__file__).parent.parent / "examples"
@@ -36,7 +36,6 @@ IN_TWO = {
     "fabric_loop": [__file__, "--devices", "2"],
 }
 ROW = re.compile(r"^ *(\d+)% +([\d,]+) +([\d.]+)% +([\d.]+)%$", re.MULTILINE)
-SECONDS = 120
 WATCHED_EPOCHS = 3
 
 
@@ -50,7 +49,7 @@ def started(name, *command, **variables):
     with subprocess.Popen([sys.executable, *command], env=environment, start_new_session=True, **kept) as process:
 
         def printed():
-            output, errors = process.communicate(timeout=SECONDS)
+            output, errors = process.communicate(timeout=PATIENCE)
             assert process.returncode == 0, errors
             return output
 

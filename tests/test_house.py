@@ -18,6 +18,7 @@ FLOORS = [
     {"commands", "demo"},
     {"report"},
     {"delivery"},
+    {"cascade"},
     {"search", "pruning"},
     {"budgets"},
     {"training"},
@@ -30,6 +31,7 @@ FLOORS = [
     {"distributions"},
     {"runtime"},
     {"arguments", "kept_until_written", "processes", "seeding", "tables", "tensor_arguments", "version"},
+    {"markup"},
     {"errors", "launch", "lazily", "torch_parts"},
 ]
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -14,7 +14,7 @@ import nestling as nl
 
 SOURCE = Path(nl.__file__).parent
 LAZY = sorted(path.parent for path in SOURCE.rglob("__init__.py") if "imports_lazily(" in path.read_text())
-COMMANDS = ("demo", "train", "evaluate", "search", "extract", "export", "prune", "predict", "data")
+COMMANDS = ("demo", "train", "evaluate", "search", "extract", "cascade", "export", "prune", "predict", "report", "data")
 
 
 def python(code, *words, **options):

@@ -7,6 +7,7 @@ from nestling.version import __version__
 
 if TYPE_CHECKING:
     from nestling import data, distributions, models, runtime
+    from nestling.cascade import Cascade, cascade
     from nestling.delivery import Exported, export, load_small
     from nestling.errors import (
         ArgumentError,
@@ -32,6 +33,7 @@ __all__ = [
     "Bits",
     "BudgetError",
     "Calibration",
+    "Cascade",
     "Cost",
     "Curve",
     "Cut",
@@ -54,6 +56,7 @@ __all__ = [
     "ShapeError",
     "TraceError",
     "calibrate",
+    "cascade",
     "cost",
     "data",
     "distributions",

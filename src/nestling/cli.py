@@ -10,9 +10,10 @@ import tyro
 from tyro.conf import Positional, arg
 
 from nestling import commands
+from nestling.cascade import Cascading
 from nestling.commands import MODELS, Device
 from nestling.data import AugmentChoice
-from nestling.delivery import FormatName, Layout
+from nestling.delivery import FormatName, Layout, UncertaintyName
 from nestling.errors import NestlingError, ProcessError
 from nestling.launch import launched_rank
 from nestling.network import Nesting
@@ -173,7 +174,7 @@ def export(
     to: FormatName = "onnx",
     cut: float | None = None,
     under: tuple[str, ...] = (),
-    uncertainty: str | None = None,
+    uncertainty: UncertaintyName | None = None,
     layout: Layout = "nchw",
     floats: bool = False,
     out: Path | None = None,
@@ -189,7 +190,7 @@ def export(
         to: The format.
         cut: Fraction of every group to keep.
         under: Budgets for a run that was searched: params, macs, bytes or latency_ms, each as name=value.
-        uncertainty: What the file says of its own uncertainty.
+        uncertainty: What the file says of its own uncertainty: draws takes noise as an input, moments needs one pass.
         layout: The channels of images first, or last as in image files.
         floats: Take numbers from 0 to 1 in place of bytes.
         out: The file; by default one in the run's folder, named by the number of parameters.
@@ -207,6 +208,25 @@ def export(
             trust=trust,
         )
     )
+
+
+def cascade(
+    run: RunPath,
+    *,
+    cuts: tuple[float, ...] = (0.25, 0.5, 1.0),
+    options: Annotated[Cascading, arg(name="")] = Cascading(),  # noqa: B008 (frozen)
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:
+    """Let the narrowest cut answer first, and wider ones only what it is too unsure of; scored on the test data.
+
+    Example: nestling cascade runs/mnist --cuts 0.25 0.5 1 --goal loss=0.002
+
+    Args:
+        cuts: Fractions to cut to, one per stage; a stage that does not help is left out.
+        device: auto takes a GPU where there is one.
+    """
+    print(commands.cascade(run, cuts, options, trust=trust, device=device))
 
 
 def prune(
@@ -261,7 +281,7 @@ def predict(
     *,
     cut: float = 1.0,
     samples: int = 6,
-    coverage: float = 0.9,
+    coverage: float | None = None,
     resize: bool = False,
     out: Path | None = None,
     trust: Trust = False,
@@ -273,11 +293,39 @@ def predict(
     Args:
         cut: Fraction to cut the network to.
         samples: Weight samples to average over; 0 for the mean weights.
-        coverage: How often the sets or intervals should contain the true target.
+        coverage: How often the sets or intervals should contain the true target; by default 0.9, or the most below it
+            that validation data was enough for.
         resize: Resize images to the network's input size, as is done for a network trained with --resize.
         out: Write the answers to this .csv file too.
     """
     print(commands.predict(run, inputs, cut, samples, coverage, resize=resize, out=out, trust=trust))
+
+
+def report(
+    folders: Annotated[
+        Positional[tuple[Path, ...]],
+        arg(metavar="RUN", help="Folder of a run or of a pruning; several are shown beside each other."),
+    ],
+    *,
+    out: Path | None = None,
+    ood: str | None = None,
+    limit: int = 2000,
+    samples: int = 6,
+    device: Device = "auto",
+    trust: Trust = False,
+) -> None:
+    """Write one page for a browser: quality over size with a slider, certainty, what was learned, how to get it out.
+
+    Example: nestling report runs/mnist --ood kmnist
+
+    Args:
+        out: The file of the page; by default report.html in the first folder.
+        ood: Out-of-distribution data set that the uncertainty should detect; by default the held-out classes.
+        limit: Measure at most this many examples of each set, drawn at random, always the same.
+        samples: Weight samples to average over; 0 for the mean weights.
+        device: auto takes a GPU where there is one.
+    """
+    print(commands.report(folders, out=out, ood=ood, limit=limit, samples=samples, trust=trust, device=device))
 
 
 def data() -> None:
@@ -292,7 +340,7 @@ def main() -> None:
     """Run the given command; on bad input print one line and exit with 2."""
     sys.path.append(os.getcwd())  # for the user's module:function; last, so that nothing there hides a library
     functions: dict[str, Callable[..., None]] = {
-        f.__name__: f for f in (demo, train, evaluate, search, extract, export, prune, predict, data)
+        f.__name__: f for f in (demo, train, evaluate, search, extract, cascade, export, prune, predict, report, data)
     }
     about = f"nestling {__version__}: one training run, every size."
     if sys.argv[1:] == ["--version"]:

@@ -1,5 +1,6 @@
 """The demonstration: digits in clutter, two classes held out, one nested network beside plain ones of every size."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,21 @@ from nestling import data, models
 from nestling.data import Data
 from nestling.network import nest
 from nestling.prediction import ClassScores, evaluate
-from nestling.report import Series, draw_curves, text_table
-from nestling.running import Nested, cost, extract
+from nestling.report import (
+    PAGE_FILE,
+    OtherNetworks,
+    Series,
+    draw_curves,
+    report_of,
+    run_page,
+    sample_of,
+    text_table,
+    write_page,
+)
+from nestling.running import Cost, Nested, cost, extract
 from nestling.storage import make_folder
 from nestling.tables import thousands
-from nestling.training import Progress, Recipe, train
+from nestling.training import Progress, Recipe, Run, train
 
 NETWORK, NETWORK_WIDTH = "vgg11", 0.125
 """The network whose widths are compared: VGG11 with an eighth of its channels."""
@@ -24,6 +35,9 @@ NUM_BLOCKS = 8
 NUM_ALWAYS = 2
 HELD_OUT = (8, 9)
 WIDTHS = (0.25, 0.5, 0.75, 1.0)
+BATCH = 500
+MOST_MEASURED = 2000
+"""The page measures at most so many images of each kind."""
 RECIPE = Recipe(epochs=10, batch_size=64, cuts=WIDTHS)
 
 
@@ -42,7 +56,7 @@ def demo(out: Path, *, seed: int = 0) -> str:
     with Progress(2 + len(WIDTHS), "demo") as progress:
         progress.say(f"BN3: one Bayesian network for every width, {recipe.epochs} epochs")
         bayesian = _nested(digits, seed)
-        train(bayesian, digits, recipe, out=make_folder(out), quiet=True)
+        run = train(bayesian, digits, recipe, out=make_folder(out), quiet=True)
         progress.step()
         progress.say("FN3: one plain network for every width")
         fixed = _nested(digits, seed, order="uniform", weights=None)
@@ -71,7 +85,25 @@ def demo(out: Path, *, seed: int = 0) -> str:
     header = ["cut", "parameters", "MACs", "ms"]
     header += [f"{score} {figures.method}" for score in ("accuracy", "ECE", "AUPR") for figures in methods]
     rows = [_row(number, costs[number], methods) for number in range(len(WIDTHS))]
-    return "\n".join([text_table(header, rows), "", _NOTES.format(out=out, picture=picture)])
+    page = _write_page(run, digits, methods[1:], costs)
+    return "\n".join([text_table(header, rows), "", _NOTES.format(out=out, picture=picture, page=page)])
+
+
+def _write_page(run: Run, digits: Data, others: Sequence[Figures], costs: Sequence[Cost]) -> Path:
+    """Write the page of the nested network, with the other methods on the same axes."""
+    assert run.folder is not None
+    beside = [
+        OtherNetworks(
+            _LABELS[own.method], [(price, scores.to_dict()) for price, scores in zip(costs, own.scores, strict=True)]
+        )
+        for own in others
+    ]
+    words = shlex.quote(str(run.folder))
+    sample = sample_of(digits, digits.batches("held_out", BATCH, limit=MOST_MEASURED), None, MOST_MEASURED)
+    command = f"nestling report {words} --limit {MOST_MEASURED}"
+    page = run.folder / PAGE_FILE
+    write_page(page, run_page(report_of(run, words, command, sample, others=beside)))
+    return page
 
 
 def _nested(digits: Data, seed: int, **options: Any) -> Nested:  # noqa: ANN401
@@ -100,8 +132,8 @@ def _reset(module: nn.Module) -> None:
 
 
 def _scores(nested: Nested, digits: Data, width: float) -> ClassScores:
-    held_out = digits.batches("held_out", 500)
-    scores = evaluate(nested, digits.batches("test", 500), cut=width, ood=held_out)
+    held_out = digits.batches("held_out", BATCH)
+    scores = evaluate(nested, digits.batches("test", BATCH), cut=width, ood=held_out)
     assert isinstance(scores, ClassScores)
     return scores
 
@@ -128,7 +160,8 @@ All in percent, on test images of digits 0 to 7 among pieces of other digits. AU
 of 8 and 9, labels that no training image has. BN3 is one network with learned orders and Bayesian weights, FN3 one
 network with fixed orders and plain weights, and "alone" is one plain network per size, trained by itself.
 
-Saved: {out} (the nested network) and {picture} (these curves).
+Saved: {out} (the nested network), {picture} (these curves),
+       {page} (a page about the network: open it in a browser).
 Next:  nestling evaluate {out} --cuts 0.2 0.4        the same network at widths of your choice
        nestling train mnist --model mlp --out runs/mnist
        nestling train your_images/ --model your_module:your_function --out runs/yours"""

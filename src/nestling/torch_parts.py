@@ -43,6 +43,8 @@ ASSERTED_METADATA = torch.ops.aten._assert_tensor_metadata.default
 """Added by torch.export after a cast: it fixes a graph to the example's precision; an option could leave it out."""
 SIZES_ASSERTED = torch.ops.aten._assert_scalar.default
 """Added by torch.export for a condition on sizes under which a graph holds; the graph's own check could do it."""
+BATCH_NORM_IN_EVAL = torch.ops.aten._native_batch_norm_legit_no_training.default
+"""What torch.export makes of a batch norm in eval mode; its tensor is the first of three results."""
 _ASSERTING = "prefer_deferred_runtime_asserts_over_guards"
 """The option that adds these conditions; torch 2.8 does not have it, and keeps only the range of each size."""
 _HOOKS = """

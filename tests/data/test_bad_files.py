@@ -13,6 +13,7 @@ from data_files import some_bytes, write_image
 from numpy.lib import format as npy
 from PIL import Image
 
+from effort import PATIENCE
 from nestling.commands import load_weights
 from nestling.data import load, read_inputs
 from nestling.data.formats.cifar_pickle import read_cifar_pickle
@@ -20,8 +21,6 @@ from nestling.errors import NestlingError
 from nestling.report import text_table
 
 GREY = {"shape": (1, 5, 6), "mean": [0.0], "std": [1.0]}
-SECONDS = 20
-"""How long a refusal may take."""
 
 
 def refusal(read, *args, **options):
@@ -36,7 +35,7 @@ def refusal(read, *args, **options):
 
     thread = Thread(target=attempt, daemon=True)  # which a test that fails leaves behind
     thread.start()
-    thread.join(SECONDS)
+    thread.join(PATIENCE)
     assert not thread.is_alive(), "it waits"
     (error,) = caught
     assert isinstance(error, NestlingError), repr(error)

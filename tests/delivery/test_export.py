@@ -16,14 +16,14 @@ from torch.utils.data import TensorDataset
 
 import nestling as nl
 from nestling.delivery.about import Known
-from nestling.delivery.formats import FORMATS
+from nestling.delivery.formats import FORMATS, Graph, Port
 from nestling.delivery.formats.onnx import OnnxFormat
 from nestling.delivery.graphs import plain_graph
 from nestling.delivery.source import as_known, source_of
 from nestling.delivery.verify import verified
 from nestling.errors import ArgumentError, NestlingError, RunError, ShapeError, TraceError
 from nestling.prediction import Gaussian, HeteroscedasticGaussian
-from nestling.runtime import OnnxSession
+from nestling.runtime import OnnxSession, Session
 from nestling.storage import tensors_digest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -116,6 +116,17 @@ def test_channels_may_come_last_and_numbers_in_place_of_bytes(delivered, tmp_pat
     last = np.moveaxis(images, 1, -1).astype(np.float32) / 255
     found = answers(tmp_path / "last.onnx", images=last)["probs"]
     assert np.allclose(found, answers(made.files[0], images=images)["probs"], atol=1e-6)
+
+
+def test_channels_that_come_last_lie_in_memory_as_the_network_has_them(tmp_path):
+    convolution = nn.Conv2d(1, 3, 2)
+    module = Code(lambda x: convolution(x).view(x.shape[0], -1))
+    data = {"as_bytes": False, "input_shape": [1, 3, 4], "mean": [0.5], "std": [2.0]}
+    nl.export(module, tmp_path / "a.onnx", torch.zeros(2, 1, 3, 4), data=data, layout="nhwc")
+    x = torch.randn(3, 1, 3, 4)
+    with torch.no_grad():
+        expected = convolution((x - 0.5) / 2).flatten(1)
+    assert close(answers(tmp_path / "a.onnx", images=x.movedim(1, -1).numpy())["output"], expected)
 
 
 def test_exporting_changes_nothing(tmp_path):
@@ -295,6 +306,32 @@ def test_a_file_that_is_wrong_never_takes_the_place_of_another(wrong, said, tmp_
         nl.export(nn.Linear(4, 2), tmp_path / "a.onnx", X)
     assert (tmp_path / "a.onnx").read_text() == "the file of yesterday"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+class Parts(nn.Module):
+    """Uncertainty whose one part is nearly nothing beside the others, and so is mostly rounding."""
+
+    def forward(self, x):
+        entropy = x.square().sum(1) + 1
+        return entropy, entropy * (1 - 1e-7), entropy - entropy * (1 - 1e-7)
+
+
+class Rounded(Session):
+    """Answers that are another rounding of the same."""
+
+    def __init__(self, graph, error):
+        self.about, self.inputs, self.outputs, self.error = {}, ("x",), graph.outputs, error
+
+    def run(self, arrays):
+        entropy, aleatoric, epistemic = (part.numpy() for part in Parts()(torch.from_numpy(arrays["x"])))
+        return {"entropy": entropy, "aleatoric": aleatoric, "epistemic": epistemic + self.error * entropy.max()}
+
+
+def test_parts_of_an_uncertainty_are_compared_on_its_scale():
+    graph = Graph(Parts(), (Port("x", X, {0: "batch"}),), ("entropy", "aleatoric", "epistemic"), {})
+    assert verified(graph, Rounded(graph, 1e-6)) < 1e-5
+    with pytest.raises(NestlingError, match=r"by 0\.001"):
+        verified(graph, Rounded(graph, 1e-3))
 
 
 def test_a_file_is_run_at_each_number_of_examples(delivered):

@@ -99,6 +99,7 @@ def test_gradients(kind, shape, target):
         (Categorical(), normal(3), labels(4, 3), nl.ShapeError, "output: got shape"),
         (Categorical(), normal(3, 4, 5, 5), labels(4, 3, 2, 5), nl.ShapeError, r"raters, 5, 5\)"),
         (Categorical(), normal(3, 4), normal(3), nl.DtypeError, "target: got a tensor of torch.float64"),
+        (Categorical(), normal(3, 1), torch.tensor([0, 0, 0]), nl.ShapeError, "two classes or more.*bernoulli"),
         (Categorical(), normal(3, 4), torch.tensor([0, 4, 1]), nl.RangeError, "labels from 0 to 4.*from 0 to 3"),
         (Categorical(), normal(3, 4), torch.tensor([0, -100, 1]), nl.RangeError, "labels from -100 to 1"),
         (Bernoulli(), normal(3, 2), labels(2, 3), nl.ShapeError, "target"),

@@ -2,10 +2,8 @@
 
 import asyncio
 import random
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import nestling as nl
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from effort import tries
+from effort import PATIENCE, tries
 
 CUTS = (0.25, 0.5, 0.75, 1.0)
 THREADS, TASKS = 16, 64
@@ -235,7 +231,7 @@ class Waiting(InTurn):
 
     def forward(self, x):
         self.there.set()
-        self.go_on.wait(10)
+        self.go_on.wait(PATIENCE)
         return super().forward(x)
 
 
@@ -267,7 +263,7 @@ def test_whoever_reads_a_network_that_runs_in_turn_finds_it_whole(name, tmp_path
     Waiting.go_on.clear(), Waiting.there.clear()
     with ThreadPoolExecutor(2) as pool:
         running = pool.submit(mean_at, nested, torch.randn(3, 3, 6, 6), 0.25, 0)
-        assert Waiting.there.wait(10)
+        assert Waiting.there.wait(PATIENCE)
         found = pool.submit(use, nested, tmp_path)
         wait([found], timeout=0.5)
         Waiting.go_on.set()

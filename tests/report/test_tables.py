@@ -1,6 +1,7 @@
 """Tables: what stands where, and the figures of a network at its widths against the library's own functions."""
 
 import json
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -151,6 +152,22 @@ def test_regression_has_no_accuracy(nested, batches):
     header, _, line, *_ = widths_table(rows).splitlines()
     assert "accuracy" not in header
     assert f"{rows[0].scores.rmse:.4f}" in line.split()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.45678, "0.4568"),
+        (-1e-9, "0.0000"),
+        (999.5, "999.5000"),
+        (-35412.6, "-35,413"),
+        (1.5e38, "1.500e+38"),
+    ],
+)
+def test_figures_in_any_unit(nested, batches, value, text):
+    (row,) = score_widths(nested, batches, [1.0])
+    table = widths_table([replace(row, scores=replace(row.scores, nll=value, bounds={"nll": (0.0, 2 * value)}))])
+    assert f" {text} ±{text}" in table
 
 
 def test_a_row_goes_through_json(nested, batches):

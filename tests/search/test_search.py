@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 import nestling as nl
-from nestling.errors import ArgumentError, NestlingError, RangeError
+from effort import PATIENCE
+from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
 from nestling.prediction.likelihoods import likelihood_named
 from nestling.reading.cut import Cut, full_cut
 from nestling.reading.group import Groups
@@ -24,6 +25,7 @@ from nestling.search.options import Searching
 from nestling.search.quality import Judge, Quality
 from nestling.search.search import PROGRESS_FILE
 from nestling.search.strategies import Space
+from nestling.storage import read_json, write_json
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "training"))
 from child_processes import started, together
@@ -265,7 +267,7 @@ def run_search(place, dies_after=None):
 def test_a_search_that_is_killed_goes_on_to_the_same_curve(tmp_path, number):
     (tmp_path / "run").mkdir()
     process = started(run_search, tmp_path / "run", number)
-    process.join(60)
+    process.join(PATIENCE)
     assert process.exitcode == -signal.SIGKILL
     known = json.loads((tmp_path / "run" / PROGRESS_FILE).read_text())["scored"] if number > 1 else []
     scored = []
@@ -278,6 +280,18 @@ def test_a_search_that_is_killed_goes_on_to_the_same_curve(tmp_path, number):
     found, expected = (Curve.read(tmp_path / name / "curve.json") for name in ("run", "whole"))
     assert found == expected
     assert len(scored) + len(known) == expected.num_evaluations
+
+
+@pytest.mark.parametrize(
+    "rows", [None, 1.5, "xyz", [None], [[1, 2]], [[[1], 0.5, 0.1]], [[[1, 99], 0.5, 0.1]], [[["1", 1], "\x1b", []]]]
+)
+def test_scores_that_are_none_are_refused_in_one_line(tmp_path, rows):
+    search(make(), data(), strategy="uniform", out=tmp_path)
+    saved = read_json(tmp_path / PROGRESS_FILE)
+    write_json(tmp_path / PROGRESS_FILE, saved | {"scored": rows})
+    with pytest.raises(RunError, match="has no scores") as caught:
+        search(make(), data(), strategy="uniform", out=tmp_path)
+    assert str(caught.value).isprintable()
 
 
 def test_what_another_network_scored_is_not_used(tmp_path):

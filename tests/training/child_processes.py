@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from effort import PATIENCE
+
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["warm"])
 
@@ -32,12 +34,12 @@ def _ensure_server():
         forkserver.ensure_running()
 
 
-def together(function, *args, world=2, timeout=90):
+def together(function, *args, world=2):
     """What the function returns in each of ``world`` ranks that were started as torchrun does."""
     port, results = free_port(), CONTEXT.Queue()
     ranks = [started(_reported, function, args, results, ranks=(rank, world, port)) for rank in range(world)]
     try:
-        found = dict(results.get(timeout=timeout) for _ in ranks)
+        found = dict(results.get(timeout=PATIENCE) for _ in ranks)
     finally:
         for process in ranks:
             process.join(10)

@@ -41,7 +41,7 @@ NUM_FORGED = dict.fromkeys(FILES, tries(200, 80)) | dict.fromkeys((RECIPE, MODEL
 SETTINGS = QUICK.but(epochs=3, batch_size=12, lr=2.5, schedule="constant", seed=2, samples=1, cuts=(0.5,))
 """The second epoch validates best by far: if weights of the first were taken for them, they would stay."""
 LAST_STEP = 6
-MOST_SECONDS = 20
+MOST_SECONDS = 120
 """No trial takes longer."""
 MOST_MEGABYTES = 700
 """All of them together take no more memory than this."""

@@ -21,7 +21,7 @@ from small_networks import QUICK, examples, images, nested_mlp, nested_norms, sa
 from torch.utils.data import TensorDataset
 
 import nestling as nl
-from effort import SOAK, tries
+from effort import PATIENCE, SOAK, tries
 from nestling.errors import DivergenceError, RunError
 from nestling.storage import files, lock
 from nestling.storage.files import read_tensors
@@ -62,7 +62,7 @@ def dying(write, number, share):
 
 def to_the_end(place, **options):
     process = started(run_with, place, options)
-    process.join(60)
+    process.join(PATIENCE)
     assert process.exitcode == 0
 
 
@@ -124,7 +124,7 @@ def test_killed_while_a_file_is_written(tmp_path, whole):
     for number, share in WRITES:
         place = tmp_path / f"{number} {share}"
         process = started(run_with, place, {"often": True, "dies_in_write": (number, share)})
-        process.join(60)
+        process.join(PATIENCE)
         dead += process.exitcode == -signal.SIGKILL
         to_the_end(place, often=True)
         check_same(place, expected)
@@ -157,10 +157,10 @@ def test_the_command_killed_and_given_again(tmp_path):
             if line.startswith("epoch 2/4"):
                 break
         process.kill()
-    again = subprocess.run([*words, "run"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    again = subprocess.run([*words, "run"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert again.returncode == 0, again.stderr
     assert "going on from epoch" in again.stderr
-    undisturbed.join(60)
+    undisturbed.join(PATIENCE)
     same, expected = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole"))
     assert same == expected
 
@@ -245,7 +245,7 @@ def test_a_folder_that_can_not_be_written_to(tmp_path, monkeypatch):
 def hold(place, ready, end):
     with lock.FolderLock(place):
         ready.set()
-        end.wait(60)
+        end.wait(PATIENCE)
 
 
 def test_the_second_process_on_a_folder_is_refused(tmp_path):
@@ -255,13 +255,13 @@ def test_the_second_process_on_a_folder_is_refused(tmp_path):
     ready, end = CONTEXT.Event(), CONTEXT.Event()
     process = started(hold, place, ready, end)
     try:
-        assert ready.wait(60)
+        assert ready.wait(PATIENCE)
         with pytest.raises(RunError, match="is in use by another process"):
             run(place)
         assert open_run(place).calibrations  # reading is allowed
         assert {path.name: path.read_bytes() for path in place.iterdir()} == before
         end.set()
-        process.join(60)
+        process.join(PATIENCE)
         run(place)
     finally:
         process.kill()
@@ -270,7 +270,7 @@ def test_the_second_process_on_a_folder_is_refused(tmp_path):
 def test_a_killed_process_gives_the_folder_up(tmp_path):
     ready, end = CONTEXT.Event(), CONTEXT.Event()
     process = started(hold, tmp_path, ready, end)
-    assert ready.wait(60)
+    assert ready.wait(PATIENCE)
     process.kill()
     process.join()
     with lock.FolderLock(tmp_path):

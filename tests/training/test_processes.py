@@ -21,7 +21,7 @@ from torch.utils.data.distributed import DistributedSampler
 from warm import PLAIN
 
 import nestling as nl
-from effort import SOAK
+from effort import PATIENCE, SOAK
 from nestling.errors import NonFiniteError, ProcessError, RunError
 from nestling.processes import connected
 from nestling.running.layers import VariationalLayer
@@ -415,8 +415,8 @@ def pid_of(tmp_path, rank):
     return int(process_record(tmp_path, rank).name.split()[1])
 
 
-def wait_for(condition, process, seconds=60):
-    end = time.monotonic() + seconds
+def wait_for(condition, process):
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "it never happened"
         assert process.poll() is None, process.communicate()[1]
@@ -456,7 +456,7 @@ def test_killed_processes_are_started_again_and_the_run_goes_on(tmp_path, expect
         os.kill(pid_of(tmp_path, killed), signal.SIGKILL)
         wait_for(lambda: log_lines(tmp_path / "run") >= 4, process)
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     assert err.count("going on from epoch") == 1
     said = re.findall(r"^nestling.*$", err, re.M)[-1]
@@ -465,7 +465,7 @@ def test_killed_processes_are_started_again_and_the_run_goes_on(tmp_path, expect
     _, record = read_tensors(tmp_path / "run" / "checkpoint.safetensors")
     assert record["state"]["step"] == step
     with torchrun(tmp_path) as again:
-        out, err = again.communicate(timeout=120)
+        out, err = again.communicate(timeout=PATIENCE)
     assert again.returncode == 0, err
     assert re.search(rf"^going on from epoch \d, step {step}$", err, re.M)
     assert same_tensors(network_of(tmp_path / "run"), expected)

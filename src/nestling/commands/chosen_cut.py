@@ -10,11 +10,9 @@ from nestling.commands.own_data import data_of
 from nestling.errors import ArgumentError, RunError
 from nestling.reading import Cut, make_cut
 from nestling.running import norms_with_statistics
-from nestling.search import Curve, Row
+from nestling.search import CURVE_FILE, Curve, Row
 from nestling.storage import packed, weights_digest
 from nestling.training import Run, make_feed, make_statistics
-
-CURVE_FILE = "curve.json"
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ def choose(run: Run, cut: float | None, under: Sequence[str], *, trust: bool) ->
         return Chosen(make_cut(run.nested.groups, cut), None, {})
     assert run.folder is not None
     budget = {name: str(limit) for name, limit in read_budgets(under).items()}
-    row = _curve_of(run, words(run.folder, trust)).row_under(**budget)
+    row = curve_of(run, words(run.folder, trust)).row_under(**budget)
     return Chosen(make_cut(run.nested.groups, row.cut), row, budget)
 
 
@@ -50,7 +48,7 @@ def words(folder: Path, trust: bool) -> str:
     return shlex.quote(str(folder)) + (" --trust" if trust else "")
 
 
-def _curve_of(run: Run, named: str) -> Curve:
+def curve_of(run: Run, named: str) -> Curve:
     """The curve of a run, checked to be of its weights; ``named`` are the words for the run on the command line."""
     assert run.folder is not None
     path, advice = run.folder / CURVE_FILE, f"Search first: nestling search {named} --cost macs"

@@ -8,7 +8,7 @@ import torch
 
 from nestling.commands.chosen_cut import choose, recalibrated
 from nestling.commands.own_data import data_of
-from nestling.delivery import ABOUT_FILE, FORMATS, Exported, FormatName, Layout, known_of, load_small
+from nestling.delivery import ABOUT_FILE, FORMATS, Exported, FormatName, Layout, UncertaintyName, known_of, load_small
 from nestling.delivery import export as run_export
 from nestling.errors import ArgumentError, RunError
 from nestling.prediction import Calibration
@@ -24,7 +24,7 @@ def export(
     *,
     cut: float | None = None,
     under: Sequence[str] = (),
-    uncertainty: str | None = None,
+    uncertainty: UncertaintyName | None = None,
     layout: Layout = "nchw",
     floats: bool = False,
     out: Path | None = None,

@@ -1,8 +1,11 @@
-"""A user's data: what of it was skipped, and the data of a run, loaded again from the source that its folder names."""
+"""A user's data: what of it was skipped; the data of a run, loaded again from where its folder says; other data."""
+
+from pathlib import Path
 
 from nestling import data as sets
-from nestling.data import Data
-from nestling.errors import RunError, printable
+from nestling.commands.options import BATCH
+from nestling.data import Batches, Data
+from nestling.errors import RangeError, RunError, printable
 from nestling.training import Run, training_fingerprint, was_trained_here
 
 
@@ -32,3 +35,15 @@ def say_skipped(loaded: Data) -> None:
     if loaded.skipped:
         count, example = len(loaded.skipped), loaded.skipped[0]
         print(printable(f"{loaded.name}: {count:,} other files skipped, such as {example}"), flush=True)
+
+
+def out_of_distribution(loaded: Data, ood: str | None, limit: int | None) -> Batches | None:
+    """Batches of out-of-distribution data: a data set, or the classes that were held out."""
+    if ood is None:
+        return None if loaded.held_out is None else loaded.batches("held_out", BATCH, limit=limit)
+    resize = (loaded.loaded_with or {}).get("resize") if Path(ood).is_dir() and ood not in sets.names() else None
+    other = sets.load(ood, splits=("test",), resize=resize).normalised_like(loaded)
+    if other.input_shape != loaded.input_shape:
+        given, needed = f"{ood} with inputs {other.input_shape}", f"data with inputs {loaded.input_shape}"
+        raise RangeError("ood", given, needed, "Choose a set of the same kind.")
+    return other.batches("test", BATCH, limit=limit)

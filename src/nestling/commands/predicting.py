@@ -6,10 +6,13 @@ from nestling import data as sets
 from nestling.commands.options import BATCH
 from nestling.data import read_inputs
 from nestling.errors import RangeError, RunError
-from nestling.prediction import ClassPrediction
+from nestling.prediction import Calibration, ClassPrediction
 from nestling.prediction import predict as run_prediction
 from nestling.report import answers, text_table, write_csv
 from nestling.training import RECIPE_FILE, open_run
+
+USUAL_COVERAGE = 0.9
+"""The coverage of sets and intervals where none is asked for."""
 
 
 def predict(
@@ -17,7 +20,7 @@ def predict(
     inputs: Path,
     cut: float,
     samples: int,
-    coverage: float,
+    coverage: float | None,
     *,
     resize: bool = False,
     out: Path | None = None,
@@ -39,9 +42,7 @@ def predict(
         run = prepare_cuts(run, [cut], data_of(run, trust=trust))
     calibration = run.calibration(cut)
     assert calibration is not None
-    if calibration.thresholds and coverage not in calibration.thresholds:
-        possible = ", ".join(f"{calibrated:g}" for calibrated in calibration.thresholds)
-        raise RangeError("coverage", coverage, f"one of {possible}", "The run was calibrated for these.")
+    coverage = _coverage(calibration, coverage)
     prediction = run_prediction(
         run.nested,
         x,
@@ -59,6 +60,17 @@ def predict(
     if out is not None:
         write_csv(out, header, rows)
     return text_table(header, rows)
+
+
+def _coverage(calibration: Calibration, wanted: float | None) -> float:
+    """The wanted coverage; by default 0.9, or the largest below it that there were enough validation examples for."""
+    fitted = calibration.thresholds
+    if wanted is None:
+        return max((coverage for coverage in fitted if coverage <= USUAL_COVERAGE), default=USUAL_COVERAGE)
+    if fitted and wanted not in fitted:
+        possible = ", ".join(f"{coverage:g}" for coverage in fitted)
+        raise RangeError("coverage", wanted, f"one of {possible}", "The run was calibrated for these.")
+    return wanted
 
 
 def data() -> str:

@@ -12,12 +12,10 @@ from nestling.commands.own_data import say_skipped
 from nestling.data import AugmentChoice
 from nestling.delivery import PROGRAM_FILE, write_program
 from nestling.prediction import ClassScores, LikelihoodName, evaluate
-from nestling.pruning import PRETRAINING, Delivered, Pruning, save_pruned, without_widths
+from nestling.pruning import PRETRAINING, PRUNED_FILE, Delivered, Pruning, save_pruned, without_widths
 from nestling.pruning import prune as run_pruning
 from nestling.storage import make_folder
 from nestling.training import Recipe, outputs_for
-
-PRUNED_FILE = "pruned.safetensors"
 
 
 def prune(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nestling.commands.building import torch_device
-from nestling.commands.chosen_cut import CURVE_FILE, choose, recalibrated, words
+from nestling.commands.chosen_cut import choose, recalibrated, words
 from nestling.commands.options import Device
 from nestling.commands.own_data import data_of
 from nestling.data import Data
@@ -18,7 +18,7 @@ from nestling.running import Nested
 from nestling.running import cost as run_cost
 from nestling.running import extract as run_extract
 from nestling.running.layers import plain_name
-from nestling.search import CostName, Searching
+from nestling.search import CURVE_FILE, CostName, Searching
 from nestling.search import search as run_search
 from nestling.storage import FolderLock, remove_parts
 from nestling.training import Run, Stopping, keep_statistics, make_feed, open_run

@@ -12,7 +12,7 @@ from nestling import data as sets
 from nestling.arguments import count
 from nestling.commands.building import build_network, load_weights, not_taken, option, torch_device
 from nestling.commands.options import BATCH, Device
-from nestling.commands.own_data import data_of, say_skipped
+from nestling.commands.own_data import data_of, out_of_distribution, say_skipped
 from nestling.data import AugmentChoice, Data
 from nestling.errors import RangeError
 from nestling.network import Nesting, nest
@@ -21,11 +21,12 @@ from nestling.processes import connected
 from nestling.reading import UNIT_KINDS, cut_names, smallest_cut
 from nestling.report import score_widths, widths_table
 from nestling.running import Nested, cost
-from nestling.storage import tensors_digest, write_json
+from nestling.storage import packed, tensors_digest, weights_digest, write_json
 from nestling.tables import thousands
 from nestling.training import Recipe, Run, open_run, outputs_for, prepare_cuts
 from nestling.training import train as run_training
 
+SCORES_FILE = "scores.json"
 LITTLE_CUT = 0.9
 """If the smallest cut has more than this share of the multiply-adds, ``train`` says that little can be cut."""
 
@@ -108,7 +109,7 @@ def evaluate(
         loaded = data_of(run, trust=trust)
         wanted = sorted(set(cuts or run.recipe.cuts))
         cut_names(run.nested.groups, wanted)  # an error for a fraction that is none, before anything is made
-        return run, loaded, _out_of_distribution(loaded, ood, limit), wanted
+        return run, loaded, out_of_distribution(loaded, ood, limit), wanted
 
     with connected() as processes:
         run, loaded, ood_batches, wanted = processes.agree(prepare)
@@ -126,13 +127,14 @@ def evaluate(
         )
         if processes.is_first:
             figures = {
+                "weights": weights_digest(packed(run.nested)[0]),
                 "data": loaded.name,
                 "ood": ood,
                 "limit": limit,
                 "samples": samples,
                 "rows": [row.to_dict() for row in rows],
             }
-            write_json(folder / "scores.json", figures)
+            write_json(folder / SCORES_FILE, figures)
     return widths_table(rows)
 
 
@@ -158,15 +160,3 @@ def _smallest(nested: Nested) -> str:
     if with_bits or macs <= LITTLE_CUT:
         return line
     return f"{line}. Little can be cut: the table says why."
-
-
-def _out_of_distribution(loaded: Data, ood: str | None, limit: int | None) -> Any:  # noqa: ANN401
-    """Batches of out-of-distribution data: a data set, or the classes that were held out."""
-    if ood is None:
-        return None if loaded.held_out is None else loaded.batches("held_out", BATCH, limit=limit)
-    resize = (loaded.loaded_with or {}).get("resize") if Path(ood).is_dir() and ood not in sets.names() else None
-    other = sets.load(ood, splits=("test",), resize=resize).normalised_like(loaded)
-    if other.input_shape != loaded.input_shape:
-        given, needed = f"{ood} with inputs {other.input_shape}", f"data with inputs {loaded.input_shape}"
-        raise RangeError("ood", given, needed, "Choose a set of the same kind.")
-    return other.batches("test", BATCH, limit=limit)

@@ -6,12 +6,31 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.delivery.about import known_of
+    from nestling.delivery.agreement import Agreement
     from nestling.delivery.all_widths import all_widths_model
     from nestling.delivery.export import Exported, export
     from nestling.delivery.formats import FORMATS
-    from nestling.delivery.options import FormatName, Layout
+    from nestling.delivery.hub import load_hub, push_hub, write_hub
+    from nestling.delivery.int8 import to_int8
+    from nestling.delivery.options import FormatName, Layout, UncertaintyName
+    from nestling.delivery.packed_weights import to_packed
+    from nestling.delivery.quantised import Quantised
     from nestling.delivery.small import ABOUT_FILE, PROGRAM_FILE, Packing, load_small, save_small, write_program
 
-__all__ = ["Exported", "Packing", "all_widths_model", "export", "load_small", "save_small"]
+__all__ = [
+    "Agreement",
+    "Exported",
+    "Packing",
+    "Quantised",
+    "all_widths_model",
+    "export",
+    "load_hub",
+    "load_small",
+    "push_hub",
+    "save_small",
+    "to_int8",
+    "to_packed",
+    "write_hub",
+]
 
 imports_lazily(__name__)

@@ -50,8 +50,9 @@ class Normalise(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The normalised inputs (B, C, ...) of bytes or numbers, whose channels may come last."""
-        values = inputs.movedim(-1, 1) if self.last else inputs
-        return values.float() * self.factor + self.shift
+        if self.last:  # laid out anew, also a single channel, which convolutions would take for channels that come last
+            inputs = inputs.movedim(-1, 1).clone(memory_format=torch.contiguous_format)
+        return inputs.float() * self.factor + self.shift
 
 
 class Answer(nn.Module):

@@ -75,8 +75,10 @@ def export(
         path: where to write; the suffix is the format's.
         example: a batch of inputs, needed for a plain module: a tensor, a tuple of arguments, or a dictionary.
         cut: for a nested network, the cut to deliver: a fraction, widths by group, or a Cut (None: the whole network).
-        to: the format: ``"onnx"``.
-        uncertainty: what the file says of its own uncertainty (None: the distribution of the mean weights).
+        to: the format: ``"onnx"``, ``"openvino"`` or ``"executorch"``.
+        uncertainty: what the file says of its own uncertainty: ``"draws"`` averages draws of the weights, whose noise
+            is an input that ``nl.runtime.open`` makes from a seed; ``"moments"`` carries means and variances
+            through the network in one pass; None is the distribution of the mean weights.
         data: the data that the network was trained on, or their record in a run. With it the file normalises its
             inputs itself, and knows the names of the classes.
         likelihood: what the outputs mean; by default what the network was trained with, and categorical with ``data``

@@ -8,9 +8,12 @@ from torch import nn
 
 from nestling.delivery.about import described, described_inputs
 from nestling.delivery.deployable import BYTE, Answer, Called, Deployable, Normalise, output_names, ports_of
+from nestling.delivery.drawn import drawn_graph
 from nestling.delivery.formats import Graph, Port
+from nestling.delivery.moment_graph import moments_graph
 from nestling.delivery.source import Source
-from nestling.runtime import BATCH
+from nestling.errors import ArgumentError
+from nestling.runtime import BATCH, NORMAL
 
 
 def plain_graph(source: Source) -> Graph:
@@ -73,5 +76,29 @@ def _form(source: Source) -> dict[str, Any]:
     return {"layout": source.layout, "scale": int(BYTE) if source.as_bytes else 1}
 
 
-GRAPHS: dict[str | None, Callable[[Source], Graph]] = {None: plain_graph}
+def _drawing(source: Source) -> Graph:
+    """Averaged draws of the weights, with the noise of the draws as an input."""
+    graph = _uncertain(drawn_graph, source)
+    about: dict[str, Any] = {"sizes": {"samples": graph.about["noise"]["samples"]}, "uncertainty": "draws"}
+    return delivered_graph(source, graph.module, graph.inputs, graph.outputs, fills={"noise": NORMAL}, **about)
+
+
+def _carrying_moments(source: Source) -> Graph:
+    """Means and variances of the weights, carried through the network in one pass and back."""
+    graph = _uncertain(moments_graph, source)
+    return delivered_graph(source, graph.module, graph.inputs, graph.outputs, uncertainty="moments")
+
+
+def _uncertain(make: Callable[..., Graph], source: Source) -> Graph:
+    if source.nested is None or source.cut is None:
+        given, advice = "a plain network", "Export the nested network, or its run."
+        raise ArgumentError("uncertainty", given, "a network with Bayesian weights", advice)
+    return make(source.nested, source.cut, likelihood=source.known.likelihood, temperature=source.known.temperature)
+
+
+GRAPHS: dict[str | None, Callable[[Source], Graph]] = {
+    None: plain_graph,
+    "draws": _drawing,
+    "moments": _carrying_moments,
+}
 """The graphs by what ``export(uncertainty=)`` names."""

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
-FormatName = Literal["onnx"]
+FormatName = Literal["onnx", "openvino", "executorch"]
+UncertaintyName = Literal["draws", "moments"]
+"""What a file can say of its own uncertainty."""
 Layout = Literal["nchw", "nhwc"]
 """Whether the channels of images come first or last."""

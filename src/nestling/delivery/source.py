@@ -1,5 +1,6 @@
 """What is delivered: a plain network on the CPU, its example, and what is known of it, from whatever was given."""
 
+import warnings
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -118,7 +119,8 @@ def _plain(network: object, example: Any) -> tuple[nn.Module, Call]:  # noqa: AN
         raise DtypeError("network", f"a {type(network).__name__}", needed, "Open a run with nl.open_run.")
     if example is None:
         raise ArgumentError("example", "none", "a batch of inputs for a plain module", "Pass a tensor of two examples.")
-    return deepcopy(network), as_call(example)
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of torch's own, for exported programs
+        return deepcopy(network), as_call(example)
 
 
 def _delivered(network: nn.Module) -> nn.Module:

@@ -11,7 +11,7 @@ from torch import Tensor
 from nestling.delivery.formats import Graph, Port
 from nestling.errors import NestlingError
 from nestling.running import TOLERANCE, gap, latencies_ms
-from nestling.runtime import BATCH, Session
+from nestling.runtime import BATCH, UNCERTAINTIES, Session
 
 BATCHES = (1, 2, 64)
 """The numbers of examples that a file is run with."""
@@ -46,9 +46,17 @@ def _difference(graph: Graph, session: Session, arrays: Mapping[str, np.ndarray]
     tensors = [torch.from_numpy(arrays[port.name]) for port in graph.inputs]
     with torch.no_grad():
         expected = graph.module(*tensors)
-    answers = session.run(arrays)
-    found = [torch.from_numpy(np.asarray(answers[name])) for name in graph.outputs]
-    return gap([expected] if isinstance(expected, Tensor) else list(expected), found)
+    answers = {name: torch.from_numpy(np.asarray(array)) for name, array in session.run(arrays).items()}
+    named = dict(zip(graph.outputs, [expected] if isinstance(expected, Tensor) else expected, strict=True))
+    return gap(_on_scales(named), _on_scales({name: answers[name] for name in graph.outputs}))
+
+
+def _on_scales(outputs: Mapping[str, Tensor]) -> list[Tensor]:
+    """The outputs, those that are parts of one uncertainty as one tensor, since a small part is a difference of two."""
+    parts = [outputs[name] for name in UNCERTAINTIES if name in outputs]
+    if len({part.shape for part in parts}) != 1:
+        return list(outputs.values())
+    return [*(tensor for name, tensor in outputs.items() if name not in UNCERTAINTIES), torch.stack(parts)]
 
 
 def _new_inputs(graph: Graph) -> Iterator[dict[str, np.ndarray]]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         LogNormalGate,
         kumaraswamy_mean,
     )
-    from nestling.distributions.gaussians import Pair, Sloped, largest, rectified
+    from nestling.distributions.gaussians import Pair, Sloped, larger, largest, rectified
     from nestling.distributions.layout import axes_in_memory, laid_out_as
     from nestling.distributions.learned import Learned
     from nestling.distributions.noise import drawn_from, normal_noise, random_signs, stream

@@ -12,8 +12,8 @@ from torch import Tensor
 
 Pair = tuple[Tensor, Tensor]
 """The means and the variances of some elements."""
-_DENSITY = 0.5 / math.sqrt(math.pi)
-"""Normalises the density that ``_above_zero`` returns."""
+_LOG_DENSITY = math.log(0.5 / math.sqrt(math.pi))
+"""The logarithm of the density at zero of a Gaussian whose sqrt(2) times its std is 1 / sqrt(2), halved."""
 
 
 class Sloped(NamedTuple):
@@ -32,10 +32,10 @@ class Sloped(NamedTuple):
         return remaining.clamp_min_(0)
 
 
-def rectified(mean: Tensor, variance: Tensor) -> Sloped:
-    """ReLU of each element, exactly."""
-    above, density, scaled_std = _above_zero(mean, variance)
-    first = torch.mul(mean, above).addcmul_(scaled_std, density, value=_DENSITY)
+def rectified(mean: Tensor, variance: Tensor, std: Tensor | None = None) -> Sloped:
+    """ReLU of each element, exactly; ``std`` is the root of twice the variance, if it is known already."""
+    above, density, scaled_std = _above_zero(mean, variance, std)
+    first = torch.mul(mean, above).addcmul_(scaled_std, density)
     # E x^2 - (E x)^2 with E x^2 = variance * above + mean * E x
     second = torch.mul(variance, above).addcmul_(mean - first, first).clamp_min_(0)
     return Sloped(first, second, [above])
@@ -46,31 +46,36 @@ def largest(parts: list[Pair]) -> Sloped:
     remaining = [Sloped(mean, variance, []) for mean, variance in parts]
     while len(remaining) > 1:
         odd = remaining[len(remaining) // 2 * 2 :]
-        remaining = [_larger(*pair) for pair in zip(remaining[::2], remaining[1::2], strict=False)] + odd
+        remaining = [larger(*pair) for pair in zip(remaining[::2], remaining[1::2], strict=False)] + odd
     alone = remaining[0]
     return alone._replace(slopes=alone.slopes or [torch.ones_like(alone.mean)])
 
 
-def _larger(first: Sloped, second: Sloped) -> Sloped:
-    """The larger of two independent Gaussians (Clark 1961)."""
+def larger(first: Sloped, second: Sloped, std: Tensor | None = None) -> Sloped:
+    """The larger of two independent Gaussians (Clark 1961).
+
+    ``std`` is the root of twice the variance of their difference, if it is known already.
+    """
     difference = first.mean - second.mean
-    probability, density, scaled_std = _above_zero(difference, first.variance + second.variance)
+    variance = first.variance + second.variance if std is None else first.variance
+    probability, density, scaled_std = _above_zero(difference, variance, std)
     # relative to the mean of the second, to avoid cancellation of large numbers
-    gain = torch.mul(difference, probability).addcmul_(scaled_std, density, value=_DENSITY)
+    gain = torch.mul(difference, probability).addcmul_(scaled_std, density)
     square = torch.addcmul(second.variance, first.variance - second.variance, probability)
-    square.addcmul_(difference, gain).addcmul_(gain, gain, value=-1)
+    square.addcmul_(difference - gain, gain)
     slopes = [probability * slope for slope in first.slopes] or [probability]
     complement = 1 - probability
     slopes += [complement * slope for slope in second.slopes] or [complement]
     return Sloped(second.mean + gain, square.clamp_min_(0), slopes)
 
 
-def _above_zero(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The probability that a Gaussian is above zero, its unnormalised density at zero, and sqrt(2) times its std.
+def _above_zero(mean: Tensor, variance: Tensor, scaled_std: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The probability that a Gaussian is above zero, its density at zero up to a factor, and sqrt(2) times its std.
 
-    The mean of its ReLU is mean * probability + ``_DENSITY`` * scaled_std * density.
+    The mean of its ReLU is mean * probability + scaled_std * density.
     """
-    scaled_std = variance.clamp_min(torch.finfo(variance.dtype).tiny).mul_(2).sqrt_()
+    if scaled_std is None:
+        scaled_std = variance.clamp_min(torch.finfo(variance.dtype).tiny).mul_(2).sqrt_()
     ratio = mean / scaled_std
-    density = torch.addcmul(ratio.new_zeros(()), ratio, ratio, value=-1).exp_()
+    density = torch.sub(_LOG_DENSITY, ratio * ratio).exp_()
     return ratio.erf_().mul_(0.5).add_(0.5), density, scaled_std

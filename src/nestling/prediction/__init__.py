@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
-    from nestling.prediction.calibrate import calibrate
+    from nestling.prediction.bounds import Bounds, normal_bounds, standard_error
+    from nestling.prediction.calibrate import calibrate, fit_temperature
     from nestling.prediction.calibration import Calibration
     from nestling.prediction.detection import Detection
     from nestling.prediction.evaluate import check_repeatable, evaluate, pairs
+    from nestling.prediction.forward_passes import OUTPUT_SAMPLES, By, CutLike, passes
     from nestling.prediction.likelihood import Likelihood
     from nestling.prediction.likelihoods import (
         LIKELIHOODS,
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     )
     from nestling.prediction.options import LikelihoodName
     from nestling.prediction.predict import predict
-    from nestling.prediction.predictions import ClassPrediction, Prediction, RegressionPrediction
+    from nestling.prediction.predictions import NO_THRESHOLDS, ClassPrediction, Prediction, RegressionPrediction
     from nestling.prediction.reliability import Reliability
     from nestling.prediction.scores import ClassScores, RegressionScores, Scores, SetScores
 

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
@@ -47,8 +47,11 @@ class _Classes(Likelihood):
         if target.dtype != torch.bool:
             whole_tensor("target", target)
         self._check_shapes(output, target)
-        low, high = (int(end) for end in target.aminmax()) if target.numel() else (0, 0)
         num_classes = self.class_logits(output[:1], 1).shape[1]
+        if num_classes < 2:
+            advice = "Train on two classes or more; a network with one logit for two takes likelihood='bernoulli'."
+            raise ShapeError("output", f"shape {tuple(output.shape)}", "two classes or more on axis 1", advice)
+        low, high = (int(end) for end in target.aminmax()) if target.numel() else (0, 0)
         if low < 0 or high >= num_classes:
             needed = f"labels from 0 to {num_classes - 1}, one per class of the network"
             raise RangeError("target", f"labels from {low} to {high}", needed, "Renumber them, or widen the network.")
@@ -109,14 +112,14 @@ class Categorical(_Classes):
         """One per class."""
         return output.shape[1]
 
-    def direction(self, output: Tensor) -> Direction:
+    def direction(self, output: Tensor, signs: Callable[[Tensor], Tensor] = random_signs) -> Direction:
         """The gradient of the likeliest class's log-odds; with several positions, each has a random sign."""
         if output.ndim < 2 or output.shape[1] < 2:
-            return super().direction(output)
+            return super().direction(output, signs)
         top = output.argmax(1, keepdim=True)
         slope = output.scatter(1, top, -torch.inf).softmax(1).neg_().scatter_(1, top, 1.0)
         several = math.prod(output.shape[2:]) > 1
-        return Direction(slope.mul_(random_signs(top.to(slope))) if several else slope, random=several)
+        return Direction(slope.mul_(signs(top.to(slope))) if several else slope, random=several)
 
 
 class Bernoulli(_Classes):

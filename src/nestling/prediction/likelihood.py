@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -79,9 +79,12 @@ class Likelihood(Learned, ABC):
     def rows(self, outputs: Tensor, target: Tensor, limit: int) -> tuple[Tensor, Tensor]:
         """Elements as separate examples, at most ``limit`` per example, chosen at random."""
 
-    def direction(self, output: Tensor) -> Direction:
-        """The direction in which a change of an output matters most: each number by itself, with a random sign."""
-        return Direction(random_signs(output), random=math.prod(output.shape[1:]) > 1)
+    def direction(self, output: Tensor, signs: Callable[[Tensor], Tensor] = random_signs) -> Direction:
+        """The direction in which a change of an output matters most: each number by itself, with a random sign.
+
+        ``signs`` gives a sign for each element of a tensor.
+        """
+        return Direction(signs(output), random=math.prod(output.shape[1:]) > 1)
 
     def nll(self, output: Tensor, target: Tensor) -> Tensor:
         """Mean over every labelled element of -log p(target | output), in nats."""

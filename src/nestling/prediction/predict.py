@@ -1,7 +1,6 @@
 """``predict``: the averaged prediction of a network for some inputs."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from nestling.prediction.forward_passes import By, CutLike, passes
 from nestling.prediction.likelihood import Likelihood
 from nestling.prediction.likelihoods import likelihood_for
 from nestling.prediction.predictions import NO_THRESHOLDS, Prediction
+from nestling.running import examples_of
 from nestling.torch_parts import pytree
 
 
@@ -75,9 +75,4 @@ def _parts(x: Any, batch_size: int | None) -> Iterator[Any]:  # noqa: ANN401
     if total is None:
         raise ArgumentError("x", "no tensor with a batch axis", "one that has it", "Leave batch_size out.")
     for start in range(0, max(total, 1), batch_size):
-        part = slice(start, start + batch_size)
-        yield pytree.tree_map_only(Tensor, partial(_part, part=part, total=total), x)
-
-
-def _part(tensor: Tensor, part: slice, total: int) -> Tensor:
-    return tensor[part] if tensor.ndim and tensor.shape[0] == total else tensor
+        yield examples_of(x, slice(start, start + batch_size), total)

@@ -2,13 +2,17 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from nestling.errors import ArgumentError
+from nestling.markup import bar, card, html, html_table
 from nestling.prediction.uncertainty import entropy, mean_log_probs, normal_log_prob
+
+MOST_SHOWN = 10
+"""A notebook shows the answers to so many examples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +153,15 @@ class ClassPrediction(Prediction):
         """The number of classes in every set."""
         return self.sets(coverage).sum(1)
 
+    def _repr_html_(self) -> str:
+        if self.labels.ndim > 1:
+            shape = " x ".join(map(str, self.labels.shape[1:]))
+            return _card(self, "answer", [f"{shape} labels"] * len(self.labels))
+        first = range(min(MOST_SHOWN, len(self.labels)))
+        shares = [float(self.confidence[number]) for number in first]
+        answers = [html(f"class {int(self.labels[n])} ", bar(share), f" {share:.1%}") for n, share in enumerate(shares)]
+        return _card(self, "answer", answers)
+
     def unfamiliarity(self) -> dict[str, Tensor]:
         """Entropy, mutual information, and -log p of the top class, which ranks as 1 - p does and never saturates."""
         scores = {
@@ -219,6 +232,11 @@ class RegressionPrediction(Prediction):
         """The length of every interval."""
         return 2 * self.threshold(coverage) * self.std
 
+    def _repr_html_(self) -> str:
+        both = zip(self.mean[:MOST_SHOWN].flatten(1), self.std[:MOST_SHOWN].flatten(1), strict=True)
+        answers = [", ".join(f"{m:.4g} ± {s:.2g}" for m, s in zip(*pair, strict=True)) for pair in both]
+        return _card(self, "mean ± std", answers)
+
     def unfamiliarity(self) -> dict[str, Tensor]:
         """The variance, and the part of it that comes from disagreement between weight samples."""
         return {"variance": _per_example(self.variance), "epistemic_variance": _per_example(self.epistemic)}
@@ -230,6 +248,20 @@ def class_log_prob(log_probs: Tensor, target: Tensor) -> Tensor:
     if target.ndim == log_probs.ndim:
         return log_probs.gather(1, index)
     return log_probs.gather(1, index.unsqueeze(1)).squeeze(1)
+
+
+def _card(prediction: Prediction, name: str, answers: Sequence[str]) -> str:
+    """What a notebook shows: the first answers, with the uncertainty of each."""
+    parts = prediction.total, prediction.aleatoric, prediction.epistemic
+    columns = [_per_example(values).tolist() for values in parts]
+    rows = [
+        [str(number), answer, *(f"{column[number]:.4g}" for column in columns)]
+        for number, answer in enumerate(answers[:MOST_SHOWN])
+    ]
+    header = ["example", name, "uncertainty", "aleatoric", "epistemic"]
+    count = len(columns[0])
+    line = f"{count:,} examples" + (f", the first {MOST_SHOWN} shown" if count > MOST_SHOWN else "")
+    return card(type(prediction).__name__, line, html_table(header, rows, names=2, styled=True))
 
 
 def _per_example(values: Tensor) -> Tensor:

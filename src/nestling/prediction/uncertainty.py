@@ -8,7 +8,7 @@ from torch import Tensor
 
 def mean_log_probs(log_probs: Tensor) -> Tensor:
     """The logarithm of the mean probability over the first axis: probabilities are averaged, never logits."""
-    return log_probs.logsumexp(0) - math.log(log_probs.shape[0])
+    return log_probs.logsumexp(0) - log_probs.new_full((), log_probs.shape[0]).log()
 
 
 def entropy(log_probs: Tensor, axis: int) -> Tensor:

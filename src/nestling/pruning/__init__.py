@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nestling.pruning.prune import prune
     from nestling.pruning.pruned import LayerReport, Pruned
     from nestling.pruning.sparse import SparseLinear, to_dense, to_sparse
-    from nestling.pruning.sparse_files import load_pruned, save_pruned
+    from nestling.pruning.sparse_files import PRUNED_FILE, load_pruned, save_pruned
 
 __all__ = ["LayerReport", "Pruned", "SparseLinear", "load_pruned", "prune", "save_pruned", "to_dense", "to_sparse"]
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from nestling.errors import RunError
+from nestling.markup import bar, card, element, html, html_table
 from nestling.prediction import Likelihood
 from nestling.running import Cost, Nested, Program
 from nestling.storage import write_whole
@@ -117,6 +118,19 @@ class Pruned:
         title = f"{self.method}, {self.structure}, threshold {self.threshold:g}{target}: {self.headline}"
         table = text_table(("what", "kept", "of", "gone"), rows, names=1)
         return "\n".join(filter(None, (title, table, self.advice)))
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [
+                layer.name,
+                html(bar(layer.kept / layer.total), f" {layer.kept:,}"),
+                f"{layer.total:,}",
+                f"{layer.sparsity:.2%}",
+            ]
+            for layer in self.layers
+        ]
+        table = html_table(["layer", f"{self.structure} kept", "of", "gone"], rows, styled=True)
+        return card(f"Pruned by {self.method}", self.headline, table, element("div", self.advice))
 
 
 _COSTS = {"params": "params not 0", "macs": "macs", "bytes": "bytes of file", "latency_ms": "ms"}

@@ -15,6 +15,8 @@ from nestling.reading import Holders
 from nestling.running.layers import layer_type
 from nestling.storage import read_tensors, write_tensors
 
+PRUNED_FILE = "pruned.safetensors"
+"""The file of the weights in the folder of a pruning."""
 _VALUES, _MASK, _COLUMNS = ".values", ".mask", ".index"
 
 

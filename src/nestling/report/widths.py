@@ -101,8 +101,14 @@ def _add(cells: dict[str, str], scores: Scores, key: str, name: str, scale: floa
     """Put a score into a row, if it was measured, with half of its interval."""
     value, bounds = getattr(scores, key, None), scores.bounds.get(key)
     if value is not None:
-        half = "" if bounds is None else f" ±{scale * (bounds[1] - bounds[0]) / 2:.{digits}f}"
-        cells[name] = f"{scale * value:.{digits}f}{half}"
+        half = "" if bounds is None else f" ±{_number(scale * (bounds[1] - bounds[0]) / 2, digits)}"
+        cells[name] = _number(scale * value, digits) + half
+
+
+def _number(value: float, digits: int) -> str:
+    """A figure with so many decimals; without any from a thousand on, and in powers of ten from a billion on."""
+    rounded = round(value, digits) + 0.0  # no minus before a zero
+    return f"{rounded:.{digits}f}" if abs(value) < 1e3 else f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.3e}"
 
 
 _PERCENT = {

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from nestling.errors import ArgumentError, DtypeError, NestlingError, ShapeError
+from nestling.torch_parts import pytree
 
 Read = Callable[[Any], Any]
 """A function of the user's that makes a pair (inputs, targets) of a batch."""
@@ -41,6 +42,11 @@ def inputs_of(batch: Any) -> Any:  # noqa: ANN401
         return {key: value for key, value in batch.items() if key != LABELS}
     inputs = batch[0] if isinstance(batch, tuple | list) else batch
     return dict(inputs) if isinstance(inputs, Mapping) else inputs
+
+
+def examples_of(x: Any, part: slice | Tensor, total: int) -> Any:  # noqa: ANN401
+    """Some of the ``total`` examples of an input: a part of every tensor in it that has the batch as its first axis."""
+    return pytree.tree_map_only(Tensor, lambda t: t[part] if t.ndim and t.shape[0] == total else t, x)
 
 
 def read_by(loader: Any, read: Read | None) -> Any:  # noqa: ANN401

@@ -23,6 +23,7 @@ from nestling.running.norms import were_trained
 from nestling.running.norms_of_cuts import PrivateNorms
 from nestling.running.outputs import Output
 from nestling.running.runner import REMEMBERED_CUTS, BoundNetwork, OpenSizes, Runner
+from nestling.running.shown import nested_card
 from nestling.running.slicing import Scaler, Slicer
 from nestling.torch_parts import Moving, pytree
 
@@ -332,6 +333,9 @@ class Nested(Moving):
             self._cuts.clear()
         self._cuts[key] = made
         return made
+
+    def _repr_html_(self) -> str:
+        return nested_card(self.groups, self.orders, self.cut)
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters and buffers of the module, without duplicates."""

@@ -82,7 +82,7 @@ class Answers:
     def __repr__(self) -> str:
         if "probs" in self.outputs and self.labels.ndim == 1:
             columns = {"class": self.names, "probability": [f"{share:.4f}" for share in self.confidence]}
-            columns |= {name: [f"{nats:.4f}" for nats in values] for name, values in self.uncertainty.items()}
+            columns |= {name: [f"{nats:.3g}" for nats in values] for name, values in self.uncertainty.items()}
             if self.about.get("thresholds"):
                 coverage = min(map(float, self.about["thresholds"]), key=lambda known: abs(known - 0.9))
                 columns[f"set at {coverage:g}"] = [", ".join(names) or "-" for names in self.sets(coverage)]

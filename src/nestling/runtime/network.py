@@ -13,6 +13,7 @@ from nestling.runtime.answers import Answers
 from nestling.runtime.record import check_record
 from nestling.runtime.session import Session
 from nestling.runtime.sessions import SESSIONS
+from nestling.runtime.uncertainty import normal_noise
 from nestling.runtime.widths import Cut, row_of
 
 BATCH = "batch"
@@ -112,9 +113,8 @@ class Network:
         sizes = self._sizes(cut) | {BATCH: len(arrays[wanted[0]["name"]])}
         if samples is not None:
             sizes[SAMPLES] = samples
-        noise = np.random.default_rng(seed)
-        for port in (port for port in self.about["inputs"] if "fill" in port):
-            arrays[port["name"]] = _filled(port, sizes, noise)
+        for number, port in enumerate(port for port in self.about["inputs"] if "fill" in port):
+            arrays[port["name"]] = _filled(port, sizes, seed + number)
         return Answers(self.session.run(arrays), self.about)
 
     def _sizes(self, cut: Cut | None) -> dict[str, int]:
@@ -145,10 +145,10 @@ def _fitted(array: np.ndarray, port: Mapping[str, Any]) -> np.ndarray:
     raise DtypeError(port["name"], given, needed, f"Pass .astype({wanted.name!r}) if the scale is right.")
 
 
-def _filled(port: Mapping[str, Any], sizes: Mapping[str, int], noise: np.random.Generator) -> np.ndarray:
+def _filled(port: Mapping[str, Any], sizes: Mapping[str, int], seed: int) -> np.ndarray:
     """An input that the caller does not give: standard normal noise, or zeros of which only the number matters.
 
-    Noise is drawn example by example, so that what an example gets does not depend on the size of the batch.
+    The noise of an example does not depend on the size of the batch.
     """
     unknown = [size for size in port["shape"] if isinstance(size, str) and size not in sizes]
     if unknown:
@@ -158,6 +158,4 @@ def _filled(port: Mapping[str, Any], sizes: Mapping[str, int], noise: np.random.
     dtype = np.dtype(port["dtype"])
     if port["fill"] != NORMAL:
         return np.zeros(shape, dtype)
-    axis = port["shape"].index(BATCH) if BATCH in port["shape"] else 0
-    shape.insert(0, shape.pop(axis))
-    return np.ascontiguousarray(np.moveaxis(noise.standard_normal(shape, dtype), 0, axis))
+    return normal_noise(shape, dtype, port["shape"].index(BATCH) if BATCH in port["shape"] else 0, seed)

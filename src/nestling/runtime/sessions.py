@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Protocol
 
+from nestling.runtime.executorch import ExecuTorchSession
 from nestling.runtime.onnx import OnnxSession
+from nestling.runtime.openvino import OpenVINOSession
 from nestling.runtime.session import Choose, Session
 
 
@@ -14,5 +16,5 @@ class Opens(Protocol):
         """The open file."""
 
 
-SESSIONS: dict[str, Opens] = {".onnx": OnnxSession}
+SESSIONS: dict[str, Opens] = {".onnx": OnnxSession, ".xml": OpenVINOSession, ".pte": ExecuTorchSession}
 """The runtimes by the suffix of their files."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
-    from nestling.search.curve import Curve, Row, Tried
+    from nestling.search.curve import CURVE_FILE, Curve, Row, Tried
     from nestling.search.options import CostName, Searching
     from nestling.search.search import search
 

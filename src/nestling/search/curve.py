@@ -9,9 +9,14 @@ from typing import Any
 
 from nestling.budgets import BUDGETS, read_limit
 from nestling.errors import ArgumentError, BudgetError, RunError
+from nestling.markup import bar, card, html, html_table
 from nestling.reading import Cut
 from nestling.search.quality import Quality
 from nestling.storage import read_json, write_json, write_whole
+from nestling.tables import percent, thousands
+
+CURVE_FILE = "curve.json"
+"""The file of a curve in the folder of its run."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,18 @@ class Curve:
         ends = " to ".join(f"{row.cost:.4g}" for row in dict.fromkeys((self.rows[0], self.rows[-1])))
         how = f"{len(self.tried)} cuts tried by {self.strategy}"
         return f"Curve({len(self.rows)} networks of {ends} {self.cost}; {how})"
+
+    def _repr_html_(self) -> str:
+        whole = max(self.rows, key=lambda row: row.cut.num_blocks)
+        header = ["kept", "parameters", "multiply-adds", "bytes", "ms", "score", "NLL"]
+        rows = []
+        for row in self.rows:
+            share = row.cut.share_of(whole.cut)
+            sizes = [thousands(size) for size in (row.params, row.macs, row.bytes)]
+            ms = "-" if row.latency_ms is None else f"{row.latency_ms:.3g}"
+            quality = [f"{row.score:.4f}", f"{-row.log_likelihood:.4f}"]
+            rows.append([html(bar(share), f" {percent(share)}"), *sizes, ms, *quality])
+        return card("Curve", repr(self), html_table(header, rows, styled=True))
 
     def under(self, **budget: float | str) -> Cut:
         """The cut with the best score within all given budgets, such as ``latency_ms=4.0, bytes="0.5x"``.

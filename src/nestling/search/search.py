@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from nestling.arguments import count, inner_probability
-from nestling.errors import ArgumentError, DtypeError, RangeError
+from nestling.errors import ArgumentError, DtypeError, NestlingError, RangeError, RunError
 from nestling.prediction import Likelihood, check_repeatable, evaluate, likelihood_for
 from nestling.processes import ALONE, Processes, current
-from nestling.reading import Cut
+from nestling.reading import Cut, make_cut
 from nestling.running import Nested, Read, norms_with_statistics, read_by, recalibrate
 from nestling.search.costs import Costs, UserCost
 from nestling.search.curve import Curve, Row, Tried, front
@@ -95,7 +95,8 @@ class _ScoredCuts:
         self.num_used = 0
         self._judge, self._about, self._bar, self._processes = judge, about, bar, processes
         self._path = None if out is None else out / PROGRESS_FILE
-        self._names = [group.name for group in judge.nested.groups.free]
+        self._groups = judge.nested.groups
+        self._names = [group.name for group in self._groups.free]
         self._scored: dict[Cut, Quality] = self._read()
 
     def __call__(self, cuts: Sequence[Cut]) -> list[Quality]:
@@ -121,17 +122,25 @@ class _ScoredCuts:
     def _read(self) -> dict[Cut, Quality]:
         """The scores of an earlier search of the same network and data, as the first process reads them."""
         content = self._processes.from_first(lambda: json.dumps(self._saved()).encode())
-        return {
-            Cut(tuple(zip(self._names, widths, strict=True))): Quality(score, log_likelihood)
-            for widths, score, log_likelihood in json.loads(content)
-        }
+        return dict(map(self._entry, json.loads(content)))
 
     def _saved(self) -> list[Any]:
         if self._path is None or not self._path.exists():
             return []
         saved = read_json(self._path)
-        same = all(saved.get(key) == value for key, value in self._about.items()) and saved.get("groups") == self._names
-        return list(saved["scored"]) if same else []
+        if any(saved.get(key) != value for key, value in (*self._about.items(), ("groups", self._names))):
+            return []
+        try:
+            dict(map(self._entry, saved["scored"]))
+        except (NestlingError, KeyError, TypeError, ValueError) as error:
+            raise RunError(self._path, f"has no scores ({error!r})", "Remove it, and the search starts over.") from None
+        return list(saved["scored"])
+
+    def _entry(self, row: Sequence[Any]) -> tuple[Cut, Quality]:
+        """A cut and its quality, as they were saved."""
+        widths, score, log_likelihood = row
+        cut = make_cut(self._groups, dict(zip(self._names, widths, strict=True)))
+        return cut, Quality(float(score), float(log_likelihood))
 
 
 def _row(

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from nestling.training.elbo import elbo, elbo_terms
     from nestling.training.progress import Progress
     from nestling.training.recipe import Recipe, WeightKL
-    from nestling.training.run import RECIPE_FILE, Run, open_run
+    from nestling.training.run import CALIBRATION_FILE, LOG_FILE, RECIPE_FILE, Run, log_of, open_run
     from nestling.training.run_batches import make_feed, outputs_for, training_fingerprint
     from nestling.training.stopping import Stopped, Stopping
     from nestling.training.terms import Terms

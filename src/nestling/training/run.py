@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from nestling.errors import ArgumentError, NestlingError, RunError
+from nestling.markup import card, html_table
 from nestling.prediction import Calibration, likelihood_for
 from nestling.reading import Cut, make_cut
 from nestling.running import Nested
@@ -51,6 +52,16 @@ class Run:
     def identity(self) -> str | None:
         """The name of the run in its files; None for a run without a folder."""
         return None if self.folder is None else identity_of(read_json(self.folder / RECIPE_FILE))
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name, scores in (self.log[-1].get("validation", {}) if self.log else {}).items():
+            fitted = self.calibration(float(name.partition(",")[0]))
+            temperature = "-" if fitted is None else f"{fitted.temperature:.3f}"
+            values = ["-" if scores.get(key) is None else f"{scores[key]:.4f}" for key in ("accuracy", "nll")]
+            rows.append([name, *values, temperature])
+        table = html_table(["cut", "validation accuracy", "validation NLL", "temperature"], rows, styled=True)
+        return card("Run", repr(self), table)
 
     def calibration(self, cut: Any) -> Calibration | None:  # noqa: ANN401
         """The calibration that was fitted at a cut, if there is one."""
@@ -134,6 +145,12 @@ def _calibrations_for(place: Path, weights: str) -> list[Calibration]:
 def read_log(place: Path, identity: str) -> list[dict[str, Any]]:
     """The lines of a run's log."""
     return lines_until(place / LOG_FILE, sys.maxsize, identity)
+
+
+def log_of(folder: str | PathLike[str]) -> list[dict[str, Any]]:
+    """The lines of the log in a run's folder, one per epoch; the network is not read."""
+    place = Path(folder)
+    return read_log(place, identity_of(read_json(place / RECIPE_FILE)))
 
 
 def check_of(line: Mapping[str, Any], identity: str) -> int:

@@ -13,9 +13,11 @@ from nestling.running.layers.convolution import (
     VariationalConv1d,
     VariationalConv2d,
     VariationalConv3d,
+    VariationalConvolution,
     VariationalConvTranspose1d,
     VariationalConvTranspose2d,
     VariationalConvTranspose3d,
+    by_group,
 )
 from nestling.running.layers.layer import VariationalLayer, mean_name, plain_name
 from nestling.running.layers.linear import VariationalLinear
@@ -39,8 +41,10 @@ __all__ = [
     "VariationalConvTranspose1d",
     "VariationalConvTranspose2d",
     "VariationalConvTranspose3d",
+    "VariationalConvolution",
     "VariationalLayer",
     "VariationalLinear",
+    "by_group",
     "carrying_moments",
     "check_sampling",
     "convert_layers",

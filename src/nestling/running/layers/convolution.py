@@ -68,6 +68,28 @@ class VariationalConvolution(VariationalLayer):
         """The operation with a given weight."""
         return self.convolve(x, weight, bias, self.num_groups(weight), **options)
 
+    @property
+    def separates_variances(self) -> bool:
+        """Whether ``variances`` are worked out per channel and per position, and then multiplied."""
+        return False
+
+    @abstractmethod
+    def even_weight(self, squares: Tensor, sizes: Sequence[int]) -> Tensor:
+        """(out, in / groups): squares of a weight as they are read if inputs of these sizes are the same everywhere."""
+
+    def by_place_weights(self, squares: Tensor) -> tuple[Tensor, Tensor]:
+        """A factor per input channel and one per tap (*taps): their product stands for the mean over outputs."""
+        mean = squares.mean(0)
+        by_channel, taps = mean.flatten(1).sum(1), mean.new_ones(())
+        for axis in range(self.rank):
+            taps = taps.unsqueeze(-1) * self._tap_shares(axis, mean)
+        return by_channel, taps
+
+    def _tap_shares(self, axis: int, mean: Tensor) -> Tensor:
+        """(taps,): the shares of an axis's taps in squares of a weight (in, *taps)."""
+        by_tap = mean.movedim(axis + 1, 0).flatten(1).sum(1)
+        return by_tap / by_tap.sum().clamp_min(torch.finfo(mean.dtype).tiny)
+
     def can_pull_back(self, x: Tensor) -> bool:
         """Whether the input is a batch, padded with as many zeros at one end of each axis as at the other."""
         return self.is_batch(x) and self.padding_mode == "zeros" and self._edges[::2] == self._edges[1::2]
@@ -137,6 +159,11 @@ class VariationalConvolution(VariationalLayer):
 class _Forward(VariationalConvolution):
     """A plain convolution."""
 
+    @property
+    def separates_variances(self) -> bool:
+        """With many channels and one group: layers with many channels then need no convolution."""
+        return self.groups == 1 and self.in_channels >= _MANY_CHANNELS
+
     def mean_variance(self, squares: Tensor, variance: Tensor, **options: Any) -> Tensor:  # noqa: ANN401
         """The variance of each output, averaged over its positions: a matrix product instead of a convolution."""
         x = (squares if squares.ndim > self.rank + 1 else squares.unsqueeze(0)).movedim(1, -1)
@@ -163,10 +190,9 @@ class _Forward(VariationalConvolution):
         """The variance of each output, and the part that the weight adds: a variance per channel times position shares.
 
         The variance of a channel is computed as if inputs were the same at all positions, and the shares of positions
-        as if inputs were the same in all channels. So layers with many channels need no convolution.
+        as if inputs were the same in all channels.
         """
-        is_small = self.groups > 1 or self.in_channels < _MANY_CHANNELS
-        if is_small or not self.is_batch(x) or self.drawn_as == "channel":
+        if not self.separates_variances or not self.is_batch(x) or self.drawn_as == "channel":
             return super().variances(x, input_variance, **options)
         posterior = self.posterior
         seconds = x.square() if input_variance is None else torch.addcmul(input_variance, x, x)
@@ -183,15 +209,9 @@ class _Forward(VariationalConvolution):
     def _evenly(self, squares: Tensor, name: str, work_out: Callable[[], Tensor]) -> Tensor:
         """A product of squared inputs and squares of the weight, as if inputs were the same at all positions."""
         sizes, kept_result = tuple(squares.shape[-self.rank :]), self.posterior.known
-        sum_taps = partial(self._read_evenly, kept_result(name, work_out), sizes)
+        sum_taps = partial(self.even_weight, kept_result(name, work_out), sizes)
         weight = kept_result(f"{name}, read evenly", sum_taps, of=self._geometry(sizes))
-        means, groups = squares.mean(self._positions), self.num_groups(weight)
-        if groups == 1:
-            product = F.linear(means, weight)
-        else:
-            by_group = weight.reshape(groups, -1, weight.shape[1])
-            inputs = means.reshape(*means.shape[:-1], groups, weight.shape[1])
-            product = torch.einsum("...gi,goi->...go", inputs, by_group).flatten(-2)
+        product = by_group(squares.mean(self._positions), weight, self.num_groups(weight))
         return product.reshape(*product.shape, *[1] * self.rank)
 
     def _by_place(self, squares: Tensor, name: str, work_out: Callable[[], Tensor]) -> Tensor:
@@ -207,9 +227,7 @@ class _Forward(VariationalConvolution):
 
     def _along(self, axis: int, size: int, mean: Tensor) -> Tensor:
         """(size, positions): how much an output position reads of each input along an axis, by the weights of taps."""
-        by_tap = mean.movedim(axis + 1, 0).flatten(1).sum(1)
-        by_tap = by_tap / by_tap.sum().clamp_min(torch.finfo(mean.dtype).tiny)
-        read = self._reads(axis, size, mean.device)
+        by_tap, read = self._tap_shares(axis, mean), self._reads(axis, size, mean.device)
         counts = mean.new_zeros(size + 1, read.shape[1])
         return counts.scatter_add_(0, read, by_tap.unsqueeze(1).expand(read.shape))[1:]
 
@@ -217,12 +235,12 @@ class _Forward(VariationalConvolution):
         """All that decides which inputs a tap reads, for inputs of these sizes."""
         return sizes, self.kernel_size, self.stride, self.dilation, self.padding_mode, tuple(self._edges)
 
-    def _read_evenly(self, weight: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    def even_weight(self, squares: Tensor, sizes: Sequence[int]) -> Tensor:
         """(out, in): squares of a weight summed over taps, each times the share of positions that it reads for."""
         for axis, size in enumerate(sizes):
-            shares = self._shares(axis, size, weight).sum(1)
-            weight = (weight * shares.view(-1, *[1] * (weight.ndim - 3))).sum(2)  # the same under autocast
-        return weight
+            shares = self._shares(axis, size, squares).sum(1)
+            squares = (squares * shares.view(-1, *[1] * (squares.ndim - 3))).sum(2)  # the same under autocast
+        return squares
 
     def _shares(self, axis: int, size: int, like: Tensor) -> Tensor:
         """(taps, size): the share of output positions along an axis at which a tap reads each input."""
@@ -266,12 +284,35 @@ class _Transposed(VariationalConvolution):
         size = None if options.get("output_size") is None else list(options["output_size"])
         return output_padding(x, size, self)
 
+    def even_weight(self, squares: Tensor, sizes: Sequence[int]) -> Tensor:
+        """(out, in): squares of a weight summed over taps, each times how often it reaches a position, on average."""
+        output_sizes = [self._output_size(axis, size) for axis, size in enumerate(sizes)]
+        for axis, (size, outputs) in enumerate(zip(sizes, output_sizes, strict=True)):
+            starts = torch.arange(size) * self.stride[axis] - int(self.padding[axis])
+            reached = starts + torch.arange(self.kernel_size[axis]).unsqueeze(1) * self.dilation[axis]
+            shares = ((reached >= 0) & (reached < outputs)).sum(1).to(squares) / outputs
+            squares = (squares * shares.view(-1, *[1] * (squares.ndim - 3))).sum(2)
+        groups = self.num_groups(squares)
+        return squares.reshape(groups, -1, squares.shape[1]).transpose(1, 2).flatten(0, 1)
+
+    def _output_size(self, axis: int, size: int) -> int:
+        reach = self.dilation[axis] * (self.kernel_size[axis] - 1) + 1
+        return (size - 1) * self.stride[axis] + reach - 2 * int(self.padding[axis]) + self.output_padding[axis]
+
     def _transposed_options(self) -> dict[str, Any]:
         return {"output_padding": self.output_padding}
 
     def _channels(self) -> tuple[int, int]:
         mean = self.posterior.mean
         return mean.shape[0], mean.shape[1] * self.num_groups(mean)
+
+
+def by_group(means: Tensor, weight: Tensor, groups: int) -> Tensor:
+    """(..., out): the product of inputs (..., in) with a weight (out, in / groups), each group with its own inputs."""
+    if groups == 1:
+        return F.linear(means, weight)
+    inputs = means.reshape(*means.shape[:-1], groups, weight.shape[1])
+    return torch.einsum("...gi,goi->...go", inputs, weight.reshape(groups, -1, weight.shape[1])).flatten(-2)
 
 
 class VariationalConv1d(_Forward):

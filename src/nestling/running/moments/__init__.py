@@ -7,7 +7,30 @@ rules leave out.
 """
 
 from nestling.running.moments import pooling, rules
-from nestling.running.moments.moments import Carrying, Moments, carrying, register_noise
-from nestling.running.moments.sources import Direction, graph_of_means
+from nestling.running.moments.moments import (
+    Carrying,
+    Moments,
+    carrying,
+    corrected,
+    drawn_outputs,
+    in_pairs,
+    register_noise,
+)
+from nestling.running.moments.rules import scale_and_shift
+from nestling.running.moments.sources import Direction, arriving, graph_of_means
 
-__all__ = ["Carrying", "Direction", "Moments", "carrying", "graph_of_means", "pooling", "register_noise", "rules"]
+__all__ = [
+    "Carrying",
+    "Direction",
+    "Moments",
+    "arriving",
+    "carrying",
+    "corrected",
+    "drawn_outputs",
+    "graph_of_means",
+    "in_pairs",
+    "pooling",
+    "register_noise",
+    "rules",
+    "scale_and_shift",
+]

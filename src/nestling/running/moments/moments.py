@@ -92,13 +92,12 @@ class Moments:
         variances are exact too.
         """
         copies = [1] * (self._mean.ndim - 1)
-        mean, std = (
-            moment.repeat(number, *copies) for moment in (self._mean.detach(), self._variance.clamp_min(0).sqrt())
-        )
-        sampled = torch.addcmul(mean, std, _in_pairs(self._mean.detach(), number))
+        mean, variance = (moment.repeat(number, *copies) for moment in (self._mean.detach(), self._variance))
+        noise, together, in_common = _noise_in_pairs(self._mean.detach(), number), None, None
         if self.together is not None:
-            in_common = _in_pairs(self.together.new_empty(len(self), *copies), number)
-            sampled.addcmul_(self.together.repeat(number, *copies), in_common)
+            together = self.together.repeat(number, *copies)
+            in_common = _noise_in_pairs(self.together.new_empty(len(self), *copies), number)
+        sampled = drawn_outputs(mean, variance, together, noise, in_common)
         return sampled.relu_() if self.rectified else sampled
 
     @classmethod
@@ -143,28 +142,13 @@ class Moments:
             return Moments(self.mean_[index], self.variance[index])
 
     def along(self, direction: Direction) -> "Moments":
-        """The same means, with variances corrected to agree with all noise sources along a direction.
-
-        The variance along the direction lacks a factor. Part of the factor goes to the noise of each output alone. The
-        rest becomes noise in common, in the direction in which a Gaussian with these variances moves if its sum along
-        the given direction moves. If signs are random, the sum of one example says little; then, and if noise can't be
-        told apart by example, all examples share one factor, and all of it goes to the noise of each output.
-        """
-        mean, weights = self.mean_, direction.weights
+        """The same means, with variances corrected to agree with all noise sources along a direction."""
+        mean = self.mean_
         if not mean.requires_grad:  # no noise source is known
             return self
-        along = variance_along(mean, weights, current_pass().sources)
-        alone = weighed(weights.square(), self.variance)
-        by_example = not direction.random and along.shape == alone.shape
-        if not by_example:
-            along, alone = along.sum(0, keepdim=True), alone.sum(0, keepdim=True)
-        divisor = alone.clamp_min(torch.finfo(alone.dtype).tiny)
-        factor = torch.where(alone > 0, along / divisor, 1.0)
-        own_factor = torch.where(factor > 1, factor**_INDEPENDENT_SHARE, factor) if by_example else factor
-        shape = (-1, *[1] * (mean.ndim - 1))
-        in_common = ((factor - own_factor) * alone).clamp_min(0).sqrt() / divisor
-        together = self.variance * weights * in_common.view(shape) if by_example else None
-        return Moments(mean.detach(), self.variance * own_factor.view(shape), together=together)
+        along = variance_along(mean, direction.weights, current_pass().sources)
+        variance, together = corrected(self.variance, direction, along)
+        return Moments(mean.detach(), variance, together=together)
 
     def settle(self) -> None:
         """Apply a ReLU that was postponed."""
@@ -181,14 +165,50 @@ class Moments:
         self.rectified, self.positive, self.together = other.rectified, other.positive, other.together
 
 
-def _in_pairs(like: Tensor, number: int) -> Tensor:
+def corrected(variance: Tensor, direction: Direction, along: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The variance of each output, and its noise in common, that agree with the variance along a direction.
+
+    The variance along the direction lacks a factor. Part of the factor goes to the noise of each output alone. The
+    rest becomes noise in common, in the direction in which a Gaussian with these variances moves if its sum along
+    the given direction moves. If signs are random, the sum of one example says little; then, and if noise can't be
+    told apart by example, all examples share one factor, and all of it goes to the noise of each output.
+    """
+    weights = direction.weights
+    alone = weighed(weights.square(), variance)
+    by_example = not direction.random and along.shape == alone.shape
+    if not by_example:
+        along, alone = along.sum(0, keepdim=True), alone.sum(0, keepdim=True)
+    divisor = alone.clamp_min(torch.finfo(alone.dtype).tiny)
+    factor = torch.where(alone > 0, along / divisor, 1.0)
+    own_factor = torch.where(factor > 1, factor**_INDEPENDENT_SHARE, factor) if by_example else factor
+    shape = (-1, *[1] * (variance.ndim - 1))
+    in_common = ((factor - own_factor) * alone).clamp_min(0).sqrt() / divisor
+    together = variance * weights * in_common.view(shape) if by_example else None
+    return variance * own_factor.view(shape), together
+
+
+def drawn_outputs(
+    mean: Tensor, variance: Tensor, together: Tensor | None, noise: Tensor, in_common: Tensor | None
+) -> Tensor:
+    """Outputs for noise of each, and for noise that they have in common."""
+    sampled = torch.addcmul(mean, variance.clamp_min(0).sqrt(), noise)
+    if together is not None and in_common is not None:
+        sampled = torch.addcmul(sampled, together, in_common)
+    return sampled
+
+
+def _noise_in_pairs(like: Tensor, number: int) -> Tensor:
     """(number * batch, ...): noise for copies of a batch, the second half with the opposite sign."""
     half = (number + 1) // 2
     noise = normal_noise(like.repeat(half, *[1] * (like.ndim - 1)))
-    if half >= _MANY_PAIRS:
-        by_pair = noise.view(half, len(like), *noise.shape[1:])
-        by_pair *= by_pair.square().mean(0).rsqrt_()
-    return torch.cat([noise, noise.neg()])[: number * len(like)]
+    return in_pairs(noise.view(half, len(like), *noise.shape[1:])).flatten(0, 1)[: number * len(like)]
+
+
+def in_pairs(noise: Tensor) -> Tensor:
+    """(2 * pairs, ...): noise (pairs, ...), and once more with the opposite sign; many pairs get variance one."""
+    if len(noise) >= _MANY_PAIRS:
+        noise = noise * noise.square().mean(0).rsqrt()
+    return torch.cat([noise, noise.neg()])
 
 
 def _operator(function: Any) -> Callable[..., Any]:  # noqa: ANN401

@@ -111,10 +111,17 @@ def _batch_norm(
         return run_on_draws(F.batch_norm, arguments, {})
     shape = (-1, *[1] * (input.mean_.ndim - 2))
     with torch.no_grad():
-        factor = torch.rsqrt(running_var + eps) if weight is None else weight * torch.rsqrt(running_var + eps)
-        shift = -running_mean * factor if bias is None else torch.addcmul(bias, running_mean, factor, value=-1)
+        factor, shift = scale_and_shift(weight, bias, running_mean, running_var, eps)
         variance = input.variance * factor.square().view(shape)
     return Moments(torch.addcmul(shift.view(shape), input.mean_, factor.view(shape)), variance)
+
+
+def scale_and_shift(
+    weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """What a batch norm in eval mode multiplies each channel by, and what it then adds."""
+    factor = torch.rsqrt(variance + eps) if weight is None else weight * torch.rsqrt(variance + eps)
+    return factor, -mean * factor if bias is None else torch.addcmul(bias, mean, factor, value=-1)
 
 
 @rule(torch.detach, Tensor.detach, Tensor.detach_)

@@ -43,7 +43,7 @@ class NoiseSource:
         """(examples,): the variance that reaches the outputs, given the outputs' derivatives in these elements."""
         if self.in_common:
             slopes = slopes.sum_to_size(self.factors[0].shape)
-        return torch.cat(in_pieces(_arriving, slopes, *self.factors))
+        return torch.cat(in_pieces(arriving, slopes, *self.factors))
 
 
 def variance_along(mean: Tensor, weights: Tensor, sources: Sequence[NoiseSource]) -> Tensor:
@@ -89,7 +89,8 @@ def weighed(squares: Tensor, weights: Tensor) -> Tensor:
     return product.sum(tuple(range(1, product.ndim))) if product.ndim > 1 else product
 
 
-def _arriving(slope: Tensor, *factors: Tensor) -> Tensor:
+def arriving(slope: Tensor, *factors: Tensor) -> Tensor:
+    """(examples,): the variance, given as factors, that reaches the outputs along the slopes of its elements."""
     if len(factors) == 1:
         return weighed(slope.square(), factors[0])
     by_channel, by_position = factors

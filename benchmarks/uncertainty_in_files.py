@@ -1,0 +1,109 @@
+"""What uncertainty costs in an exported file, over a plain pass of the same width: VGG11 at a cut, untrained.
+
+Six draws with noise as an input (which is made beforehand; making it is timed by itself) and one pass of moments, in
+onnxruntime and OpenVINO, on one thread.
+"""
+
+import argparse
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import openvino
+import torch
+from measuring import in_turns, machine, ratio, report
+
+import nestling as nl
+from nestling.delivery.drawn import drawn_graph
+from nestling.delivery.moment_graph import moments_graph
+from nestling.delivery.formats import Graph
+from nestling.runtime import noise_for
+
+BATCHES = (1, 32)
+Run = Callable[[Mapping[str, np.ndarray]], Any]
+
+
+def graphs_of(nested: nl.Nested, cut: float) -> dict[str, Graph]:
+    """The plain network and both forms of uncertainty."""
+    draws, moments = drawn_graph(nested, cut), moments_graph(nested, cut)
+    plain = Graph(nl.extract(nested, cut), moments.inputs, ("logits",), {})
+    return {"plain": plain, "draws": draws, "moments": moments}
+
+
+def write(graph: Graph, path: Path) -> None:
+    """Write a graph as ONNX with its open axes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            graph.module,
+            tuple(port.example for port in graph.inputs),
+            path,
+            dynamo=True,
+            dynamic_shapes=tuple(dict(port.open_axes) for port in graph.inputs),
+            external_data=False,
+            verbose=False,
+            input_names=[port.name for port in graph.inputs],
+        )
+
+
+def in_onnxruntime(path: Path) -> Run:
+    """The file on one thread."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda arrays: session.run(None, dict(arrays))
+
+
+def in_openvino(path: Path) -> Run:
+    """The file on one thread, in single precision."""
+    options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1}
+    return openvino.compile_model(openvino.convert_model(path), "CPU", options)  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--width", type=float, default=1.0)
+    parser.add_argument("--cut", type=float, default=0.5)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net = nl.models.build("vgg11", width=asked.width).eval()
+    nested = nl.nest(net, torch.randn(2, 3, 32, 32), weights="gaussian", num_blocks=8).eval()
+    graphs = graphs_of(nested, asked.cut)
+    figures: dict[str, object] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {name: Path(folder) / f"{name}.onnx" for name in graphs}
+        for name, graph in graphs.items():
+            write(graph, paths[name])
+        sizes = {name: path.stat().st_size for name, path in paths.items()}
+        for runtime, opened in (("onnxruntime", in_onnxruntime), ("openvino", in_openvino)):
+            runs = {name: opened(path) for name, path in paths.items()}
+            for batch in BATCHES:
+                x = np.random.default_rng(0).standard_normal((batch, 3, 32, 32), dtype=np.float32)
+                record = graphs["draws"].about["noise"]
+                arrays = {"x": x, "noise": noise_for(record, 0, batch)}
+                functions: dict[str, Callable[[], object]] = {
+                    name: partial(run, {port.name: arrays[port.name] for port in graphs[name].inputs})
+                    for name, run in runs.items()
+                }
+                functions["noise"] = partial(noise_for, record, 0, batch)
+                times = in_turns(functions, asked.rounds, 20 if batch == 1 else 1)
+                figures[f"{runtime}, batch {batch}"] = {
+                    name: ratio(times, name, "plain") for name in ("draws", "moments", "noise")
+                }
+    report(
+        f"uncertainty in a file over a plain pass: VGG11 x {asked.width} at {asked.cut}, 6 draws, 1 thread",
+        **figures,
+        bytes=sizes,
+        machine=machine(),
+    )
+
+
+if __name__ == "__main__":
+    main()

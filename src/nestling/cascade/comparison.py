@@ -1,0 +1,75 @@
+"""A cascade beside each of its cuts by itself, on one data set: accuracy against average cost."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from nestling.cascade.grid import front, grid_of, spread_candidates, thinned
+from nestling.cascade.outcomes import ANSWERS_ALL, LEFT_OUT, Floats, Outcomes, routed
+from nestling.prediction import Bounds, normal_bounds, standard_error
+
+MOST_POINTS = 24
+"""How many pairs of cost and accuracy stand for all that other thresholds can do."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """An accuracy and its average cost, with the thresholds of all stages but the last, if these led to it."""
+
+    macs: float
+    accuracy: float
+    thresholds: tuple[float, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; the threshold of a stage that is left out is None."""
+        thresholds = [None if own == LEFT_OUT else own for own in self.thresholds]
+        return {"macs": self.macs, "accuracy": self.accuracy, "thresholds": thresholds}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """On one data set: the cascade as it was fitted (``chosen``), with other thresholds (``points``), each cut alone.
+
+    ``loss`` is how much less accurate the cascade is than its widest cut, over the same examples, and ``loss_bounds``
+    its 95 % interval. An example without an answer counts as wrong in ``loss``, and in no accuracy.
+    """
+
+    chosen: Point
+    points: tuple[Point, ...]
+    alone: tuple[Point, ...]
+    loss: float
+    loss_bounds: Bounds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**asdict(self), "chosen": asdict(self.chosen)}
+
+
+def compared(outcomes: Outcomes, thresholds: Floats, points: Sequence[Point]) -> Comparison:
+    """What a cascade, other thresholds and each stage alone come to, given the outcomes of every stage."""
+    found = routed(outcomes, thresholds)
+    lost = outcomes.correct[-1].astype(float) - found.correct
+    num, loss = len(lost), float(lost.mean())
+    error = standard_error(float(lost.sum()), float(np.square(lost).sum()), num)
+    alone = zip(outcomes.macs, outcomes.correct.mean(1), strict=True)
+    return Comparison(
+        _point(outcomes, thresholds),
+        tuple(_point(outcomes, np.array([*point.thresholds, ANSWERS_ALL])) for point in points),
+        tuple(Point(float(macs), float(accuracy)) for macs, accuracy in alone),
+        loss,
+        normal_bounds(loss, error, -1.0, 1.0),
+    )
+
+
+def best_points(outcomes: Outcomes) -> tuple[Point, ...]:
+    """The most accurate thresholds for each average cost, from the cheapest on."""
+    grid = grid_of(outcomes, spread_candidates(outcomes))
+    cells = thinned(front(grid.macs, -grid.lost), grid.macs, MOST_POINTS)
+    return tuple(_point(outcomes, grid.thresholds(int(cell))) for cell in cells)
+
+
+def _point(outcomes: Outcomes, thresholds: Floats) -> Point:
+    found = routed(outcomes, thresholds)
+    return Point(found.mean_macs, found.accuracy, tuple(map(float, thresholds[:-1])))

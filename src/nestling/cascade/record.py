@@ -1,0 +1,216 @@
+"""A cascade of cuts: the narrowest answers first, and what it is unsure of goes on to the next."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nestling.cascade.answers import CascadePrediction, CascadeScores
+from nestling.cascade.comparison import Comparison, Point, compared
+from nestling.cascade.guarantee import Guarantee
+from nestling.cascade.options import ScoreName
+from nestling.cascade.outcomes import ANSWERS_ALL
+from nestling.cascade.saved import guarantee_from, points_from, stages_from
+from nestling.cascade.scoring import scored
+from nestling.cascade.stages import Judged, Stage, judged, outcomes_by_score, outputs_at, predicted
+from nestling.errors import ArgumentError, RunError
+from nestling.prediction import By, ClassPrediction, Likelihood, check_repeatable, likelihood_for, predict
+from nestling.running import Nested, Read, batch_of, examples_of, latencies_ms, read_by
+from nestling.storage import packed, read_json, weights_digest, write_json
+
+CASCADE_FILE = "cascade.json"
+_ADVICE = "Fit it again: nestling cascade RUN."
+_Step = tuple[int, ClassPrediction, Tensor, Tensor]
+"""The number of a stage, its prediction, the examples that it was run on, and which of these it is sure of."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cascade:
+    """The stages of a cascade, narrowest first, with the thresholds that were fitted for a ``goal``.
+
+    ``score`` is the uncertainty that is compared with the thresholds. ``points`` are the best averages of cost and
+    accuracy that other thresholds have on the data of the fit. ``guarantee`` is None unless the goal has one.
+    """
+
+    nested: Nested = field(repr=False)
+    stages: tuple[Stage, ...]
+    score: str
+    goal: str
+    likelihood: Likelihood = field(repr=False)
+    samples: int
+    by: By
+    num_examples: int
+    points: tuple[Point, ...] = field(repr=False)
+    guarantee: Guarantee | None = None
+
+    def __repr__(self) -> str:
+        last = "" if self.stages[-1].threshold == ANSWERS_ALL else " -> don't know"
+        route = " -> ".join(stage.name for stage in self.running)
+        return f"Cascade({route}{last}; by {self.score}, for {self.goal})"
+
+    @property
+    def running(self) -> tuple[Stage, ...]:
+        """The stages that are run."""
+        return tuple(stage for stage in self.stages if stage.runs)
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The threshold of each stage: -inf if it is left out, inf if it answers all that reaches it."""
+        return tuple(stage.threshold for stage in self.stages)
+
+    def predict(self, x: Any, *, batch_size: int | None = None, seed: int | None = None) -> CascadePrediction:  # noqa: ANN401
+        """Predict for a batch: each stage runs on those examples alone of which the stages before were too unsure.
+
+        ``x``, ``batch_size`` and ``seed`` are as in ``nl.predict``.
+
+        Returns:
+            The prediction of each example (B,) by the stage at which it ended, with the number of that stage, whether
+            it was answered, and its cost.
+
+        Example:
+            >>> p = cascade.predict(images)
+            >>> p.labels, p.stages, p.mean_macs
+        """
+        steps = list(self._steps(x, batch_size, seed))
+        first = steps[0][1]
+        total = len(first.log_probs)
+        log_probs, entropies = first.log_probs.clone(), first.expected_entropy.clone()
+        stages, macs = torch.zeros(total, dtype=torch.int64), torch.zeros(total, dtype=torch.float64)
+        answered = torch.zeros(total, dtype=torch.bool)
+        for number, found, rows, is_sure in steps:
+            log_probs[rows], entropies[rows] = found.log_probs, found.expected_entropy
+            stages[rows], answered[rows] = number, is_sure
+            macs[rows] += self.stages[number].macs
+        return CascadePrediction(log_probs, entropies, stages=stages, answered=answered, macs=macs)
+
+    def _steps(self, x: Any, batch_size: int | None, seed: int | None) -> Iterator[_Step]:  # noqa: ANN401
+        """Run the stages until no example is left that a stage is unsure of."""
+        rows: Tensor | None = None
+        part, total = x, 0
+        for number, stage in enumerate(self.stages):
+            if not stage.runs:
+                continue
+            found = self._at(stage, part, batch_size, seed)
+            if rows is None:
+                total = len(found.log_probs)
+                rows = torch.arange(total)
+            is_sure = (found.unfamiliarity()[self.score] <= stage.threshold).cpu()
+            yield number, found, rows, is_sure
+            rows = rows[~is_sure]
+            if not len(rows):
+                return
+            part = examples_of(x, rows, total)
+
+    def _at(self, stage: Stage, x: Any, batch_size: int | None, seed: int | None) -> ClassPrediction:  # noqa: ANN401
+        """The prediction of a stage for the examples that reach it."""
+        found = predict(
+            self.nested,
+            x,
+            cut=stage.cut,
+            samples=self.samples,
+            likelihood=self.likelihood,
+            calibration=stage.calibration,
+            batch_size=batch_size,
+            seed=seed,
+            by=self.by,
+        )
+        assert isinstance(found, ClassPrediction)
+        return found
+
+    def evaluate(
+        self, batches: Iterable[Any], *, latency: bool = False, seed: int | None = 0, batch: Read | None = None
+    ) -> CascadeScores:
+        """Score the cascade on batches of (inputs, targets), each stage on the examples that reach it.
+
+        ``latency`` measures the milliseconds of each stage for one example, on this device. ``batch`` is a function
+        that makes pairs of the batches, and ``seed`` makes weight samples reproducible, as in ``nl.evaluate``.
+
+        Example:
+            >>> scores = cascade.evaluate(data.batches("test", 500))
+            >>> scores.scores.accuracy, scores.macs_share
+        """
+        times = self.latencies() if latency else [None] * len(self.stages)
+        return scored(self.stages, self.predict, read_by(batches, batch), times, seed)
+
+    def latencies(self, threads: int | None = None) -> list[float]:
+        """The milliseconds of one pass of the plain network of each stage, for one example, measured in turns."""
+        networks = [self.nested.extracted(stage.cut) for stage in self.stages]
+        return latencies_ms(networks, batch_of(*self.nested.example, 1), threads)
+
+    def compare(self, batches: Iterable[Any], *, seed: int | None = 0, batch: Read | None = None) -> Comparison:
+        """Run every stage on all of the batches: the cascade and its ``points`` there, beside each cut by itself.
+
+        Example:
+            >>> comparison = cascade.compare(data.batches("test", 500))
+            >>> comparison.loss, comparison.alone[-1].accuracy
+        """
+        loader = read_by(batches, batch)
+        check_repeatable(loader, "batches", len(self.stages))
+        options: dict[str, Any] = {"samples": self.samples, "likelihood": self.likelihood, "seed": seed, "by": self.by}
+        judgements, widest = list[Judged](), None
+        for stage in reversed(self.stages):
+            outputs, targets = outputs_at(self.nested, stage.cut, loader, **options)
+            found = predicted(self.likelihood, outputs, stage.calibration.temperature)
+            widest = widest or found
+            judgements.insert(0, judged(found, targets, widest))
+        outcomes = outcomes_by_score(judgements, [stage.macs for stage in self.stages])[self.score]
+        return compared(outcomes, np.array(self.thresholds), self.points)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The cascade as plain values for JSON, without the network."""
+        guarantee = None if self.guarantee is None else vars(self.guarantee)
+        about: dict[str, Any] = {
+            "score": self.score,
+            "goal": self.goal,
+            "guarantee": guarantee,
+            "likelihood": self.likelihood.name,
+        }
+        about |= {"samples": self.samples, "by": self.by, "num_examples": self.num_examples}
+        rows = {"stages": [stage.to_dict() for stage in self.stages]}
+        return {**about, **rows, "points": [point.to_dict() for point in self.points]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], nested: Nested) -> "Cascade":
+        """The cascade of a network that ``to_dict`` described."""
+        try:
+            stages = stages_from(values["stages"], nested.groups, values)
+            score, by = str(values["score"]), values["by"]
+            if score not in get_args(ScoreName)[1:] or by not in get_args(By):
+                raise ValueError(f"it has no score {score!r}, or is not by {by!r}")
+            return cls(
+                nested,
+                stages,
+                score,
+                str(values["goal"]),
+                likelihood_for(nested, str(values["likelihood"])),
+                values["samples"],
+                by,
+                values["num_examples"],
+                points_from(values["points"], len(stages)),
+                guarantee_from(values["guarantee"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:  # those of arguments are ValueErrors
+            given, needed = f"values that do not fit ({error})", "what Cascade.to_dict gives, for the same network"
+            raise ArgumentError("cascade", given, needed, "Fit it again.") from None
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the cascade to ``cascade.json`` in a folder, with a checksum of the weights that it is for."""
+        content = {"weights": weights_digest(packed(self.nested)[0]), **self.to_dict()}
+        write_json(Path(folder) / CASCADE_FILE, content)
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str], nested: Nested) -> "Cascade":
+        """Read the cascade that ``save`` wrote, for the network whose weights it was fitted to."""
+        path = Path(folder) / CASCADE_FILE
+        saved = read_json(path)
+        if saved.get("weights") != weights_digest(packed(nested)[0]):
+            raise RunError(path, "is of other weights than the network has", _ADVICE)
+        try:
+            return cls.from_dict(saved, nested)
+        except ArgumentError as error:
+            raise RunError(path, f"is not a cascade ({error.given})", _ADVICE) from None

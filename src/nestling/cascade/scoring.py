@@ -1,0 +1,66 @@
+"""Scores a cascade over a data set, with each stage run on the examples that reach it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from nestling.cascade.answers import CascadePrediction, CascadeScores, StageScores
+from nestling.cascade.stages import Stage, check_single
+from nestling.prediction import Categorical, ClassScores, normal_bounds, pairs, standard_error
+from nestling.seeding import Purpose, mixed
+
+_NUM_BINS = 15
+"""The number of bins of the reliability curve, as in ``evaluate``."""
+
+
+class Predict(Protocol):
+    """The method of a cascade that predicts for a batch."""
+
+    def __call__(self, x: Any, *, seed: int | None) -> CascadePrediction:  # noqa: ANN401
+        """Predict for a batch."""
+
+
+def scored(
+    stages: Sequence[Stage], predict: Predict, batches: Iterable[Any], times: Sequence[float | None], seed: int | None
+) -> CascadeScores:
+    """The scores over all batches; ``times`` are the milliseconds of each stage, None where they were not measured."""
+    tally = Categorical().tally(_NUM_BINS, 1.0, {})
+    ends, answered, correct, macs = [], [], [], []
+    for number, (x, target) in enumerate(pairs(batches)):
+        check_single(target)
+        found = predict(x, seed=None if seed is None else mixed(Purpose.PREDICTION, seed, number))
+        log_probs, known = found.log_probs.cpu().double(), found.answered
+        if known.any():
+            tally.add(log_probs[known].unsqueeze(0), target[known])  # log-probabilities are logits of themselves
+        ends.append(found.stages)
+        answered.append(known)
+        correct.append(known & (log_probs.argmax(1) == target))
+        macs.append(found.macs)
+    costs, has_answers = torch.cat(macs), any(known.any() for known in answered)
+    scores = tally.scores() if has_answers else None
+    assert scores is None or isinstance(scores, ClassScores)
+    error = standard_error(float(costs.sum()), float(costs.square().sum()), len(costs))
+    return CascadeScores(
+        len(costs),
+        scores,
+        _by_stage(stages, torch.cat(ends), torch.cat(answered), torch.cat(correct), times),
+        float(costs.mean()),
+        normal_bounds(float(costs.mean()), error, 0.0),
+        stages[-1].macs,
+    )
+
+
+def _by_stage(
+    stages: Sequence[Stage], ends: Tensor, answered: Tensor, correct: Tensor, times: Sequence[float | None]
+) -> tuple[StageScores, ...]:
+    """The figures of each stage that runs, from where each example ended, and whether it was answered and right."""
+    rows = []
+    for number, (stage, time) in enumerate(zip(stages, times, strict=True)):
+        if stage.runs:
+            own = answered & (ends == number)
+            accuracy = float(correct[own].double().mean()) if own.any() else None
+            reached, share = (float(of.double().mean()) for of in (ends >= number, own))
+            rows.append(StageScores(stage.name, stage.finite_threshold, reached, share, accuracy, stage.macs, time))
+    return tuple(rows)

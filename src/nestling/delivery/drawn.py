@@ -1,0 +1,206 @@
+"""A network at a cut as one graph that averages draws of its weights, with the noise of the draws as an input."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from nestling.delivery.answers import answer_names, answers
+from nestling.delivery.formats import Graph, Port
+from nestling.delivery.mean_graph import LINEAR, DrawnLayer, MeanGraph, mean_graph, size_of
+from nestling.errors import ArgumentError, NestlingError
+from nestling.prediction import Likelihood, likelihood_for
+from nestling.reading import Cut
+from nestling.running import TOLERANCE, Nested, extract, gap
+from nestling.running.layers import VariationalConvolution, by_group
+
+SAMPLES = 6
+"""The number of draws that a file's record recommends, as the papers use."""
+
+
+def drawn_graph(
+    nested: Nested,
+    cut: float | Mapping[str, int] | Cut,
+    *,
+    likelihood: str | Likelihood | None = None,
+    temperature: float = 1.0,
+) -> Graph:
+    """A network at a cut as one graph of inputs and noise, which averages its draws; it draws nothing itself.
+
+    Args:
+        nested: A nested network with variational layers, whose input is one tensor.
+        cut: The cut: a fraction of every group, widths by group name, or a Cut.
+        likelihood: What an output means; None takes the one that the network was trained with.
+        temperature: What ``calibrate`` found at this cut.
+
+    Returns:
+        A graph with the inputs ``x`` (B, ...) and ``noise``, whose record ``about["noise"]`` says how to make it, and
+        the outputs that ``answers`` names.
+
+    Raises:
+        NestlingError: If nothing is drawn, or the network can't run with open batches.
+
+    Example:
+        >>> graph = drawn_graph(nested, 0.5)
+        >>> noise = noise_for(graph.about["noise"], seed=0, batch=len(x))
+        >>> probs, entropy, aleatoric, epistemic = graph.module(x, torch.from_numpy(noise))
+    """
+    means = mean_graph(nested, cut)
+    if not means.layers:
+        given, advice = "a network without variational layers", "Nest it with weights='auto', or export it plain."
+        raise ArgumentError("nested", given, "one whose weights are drawn", advice)
+    module = DrawnGraph(means, likelihood_for(nested, likelihood), temperature).eval()
+    record = module.noise
+    example = means.example
+    sizes = {"samples": SAMPLES, "batch": len(example)}
+    noise = example.new_zeros(*(sizes[axis] for axis in record["axes"]), record["values"])
+    _check(module, extract(nested, cut), example)
+    ports = (
+        Port("x", example, {0: "batch"}),
+        Port("noise", noise, dict(enumerate(record["axes"]))),
+    )
+    return Graph(module, ports, answer_names(module.likelihood), {"noise": record})
+
+
+class DrawnGraph(nn.Module):
+    """Answers for inputs and noise: each layer's outputs move by one noise value per unit or channel, and draw.
+
+    The noise of an output channel is the same at all positions, with the variance that it has if inputs are the same at
+    all positions. Noise is (S, N), the same for all examples, if each layer draws one weight for a whole batch, and
+    otherwise (S, B, N).
+    """
+
+    def __init__(self, means: MeanGraph, likelihood: Likelihood, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.means, self.likelihood, self.temperature = means, likelihood, temperature
+        self.shared = all(reading.layer.sampling == "shared" for reading in means.layers.values())
+        self.drawn, self.reads_input = means.reached(means.layers), means.reached([means.input])
+        for node, tensor in means.tensors.items():
+            self.register_buffer(node.name, tensor)
+        for node, reading in means.layers.items():
+            self.register_buffer(f"{node.name}_variance", _even_variance(node, reading))
+
+    @property
+    def noise(self) -> dict[str, Any]:
+        """The record that a caller makes noise from: its axes, its length, and how much of it each layer takes."""
+        layers = [[reading.path, _num_units(node)] for node, reading in self.means.layers.items()]
+        axes = ["samples"] if self.shared else ["samples", "batch"]
+        return {"axes": axes, "values": sum(number for _, number in layers), "samples": SAMPLES, "layers": layers}
+
+    def forward(self, x: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
+        """Answers for inputs (B, ...) and standard normal noise (S, N) or (S, B, N)."""
+        return answers(self.likelihood, self.outputs(x, noise), self.temperature)
+
+    def outputs(self, x: Tensor, noise: Tensor) -> Tensor:
+        """(S, B, ...): the outputs of each draw."""
+        outputs = _Run(self, x, noise).outputs()
+        return outputs.reshape(noise.shape[0], x.shape[0], *outputs.shape[1:])
+
+
+class _Run:
+    """One call of a graph: values that no draw reaches are computed once, and others for all draws as one batch."""
+
+    def __init__(self, module: DrawnGraph, x: Tensor, noise: Tensor) -> None:
+        self.means, self.drawn, self.reads_input = module.means, module.drawn, module.reads_input
+        self.samples, self.size = noise.shape[0], x.shape[0]
+        means, buffers = module.means, dict(module.named_buffers())
+        self.variances = {node: buffers[f"{node.name}_variance"] for node in means.layers}
+        sizes = [_num_units(node) for node in means.layers]
+        by_draw = noise if noise.ndim > 2 else noise.unsqueeze(1)
+        self.noise = dict(zip(means.layers, torch.split(by_draw, sizes, -1), strict=True))
+        self.once: dict[fx.Node, Any] = {node: buffers[node.name] for node in means.tensors} | {means.input: x}
+        self.all: dict[fx.Node, Any] = {}
+
+    def outputs(self) -> Tensor:
+        for node in self.means.steps:
+            if node in self.means.layers:
+                self.all[node] = self._layer(node)
+            elif node in self.drawn:
+                self.all[node] = self._call(node, self._for_all)
+            else:
+                self.once[node] = self._call(node, self.once.__getitem__)
+        result: Tensor = self._for_all(self.means.output)
+        return result
+
+    def _call(self, node: fx.Node, value: Any) -> Any:  # noqa: ANN401
+        assert callable(node.target)
+        return node.target(*fx.node.map_arg(node.args, value), **fx.node.map_arg(node.kwargs, value))
+
+    def _for_all(self, node: fx.Node) -> Any:  # noqa: ANN401
+        """A node's value for all draws, the examples of one draw after those of the other."""
+        if node not in self.all:
+            value = self.once[node]
+            if node in self.reads_input:
+                copied = isinstance(value, Tensor)
+                value = self._copies(value) if copied else self._call(node, self._for_all)
+            self.all[node] = value
+        return self.all[node]
+
+    def _copies(self, value: Tensor) -> Tensor:
+        return value.unsqueeze(0).expand(self.samples, *value.shape).flatten(0, 1)
+
+    def _layer(self, node: fx.Node) -> Tensor:
+        """The outputs of a layer for all draws; if no draw reaches its input, it runs once."""
+        (source, *rest), noise = node.args, self.noise[node]
+        assert isinstance(source, fx.Node)
+        first = source not in self.drawn
+        x = self.once[source] if first else self.all[source]
+        operation: Any = node.target
+        mean: Tensor = operation(x, *fx.node.map_arg(rest, self.once.__getitem__))
+        std = self._std(node, x)
+        if first:
+            moved = mean.unsqueeze(0) + _to_positions(node, std.unsqueeze(0) * noise)
+            return moved.flatten(0, 1)
+        by_draw = std.reshape(self.samples, self.size, -1) * noise
+        return mean + _to_positions(node, by_draw.flatten(0, 1))
+
+    def _std(self, node: fx.Node, x: Tensor) -> Tensor:
+        """(examples, units): the standard deviation of a layer's outputs."""
+        variance, layer = self.variances[node], self.means.layers[node].layer
+        squares = x * x
+        if node.target is LINEAR:
+            seconds = squares.flatten(1, -2).mean(1) if x.ndim > 2 else squares
+            return F.linear(seconds, variance).sqrt()
+        assert isinstance(layer, VariationalConvolution)
+        seconds = squares.mean(tuple(range(-layer.rank, 0)))
+        return by_group(seconds, variance, layer.num_groups(layer.posterior.mean)).sqrt()
+
+
+@torch.no_grad()
+def _check(module: DrawnGraph, plain: nn.Module, example: Tensor) -> None:
+    """Refuse a graph whose draws without noise are not what the plain network computes, for another batch size."""
+    x = torch.randn(len(example) + 2, *example.shape[1:], generator=torch.Generator().manual_seed(0)).to(example)
+    shape = (2, module.noise["values"]) if module.shared else (2, len(x), module.noise["values"])
+    try:
+        found = module.outputs(x, x.new_zeros(shape))
+        differs = max(gap(plain(x), drawn) for drawn in found) > TOLERANCE
+    except RuntimeError:
+        differs = True
+    if differs:
+        raise NestlingError(
+            "the graph of draws does not compute what the network computes: the examples of a batch see each other, or "
+            "the batch is not its first axis throughout. Export it without uncertainty."
+        )
+
+
+def _even_variance(node: fx.Node, reading: DrawnLayer) -> Tensor:
+    """(out, in): the variance of a layer's weight, by the mean square of each input."""
+    layer, variance = reading.layer, reading.layer.posterior.variance().detach()
+    if isinstance(layer, VariationalConvolution):
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        variance = layer.even_weight(variance, [int(size) for size in size_of(source)[-layer.rank :]])
+    return reading.scaled(variance)
+
+
+def _num_units(node: fx.Node) -> int:
+    return int(size_of(node)[-1 if node.target is LINEAR else 1])
+
+
+def _to_positions(node: fx.Node, moves: Tensor) -> Tensor:
+    """Moves (..., units) of a layer's outputs, with an axis of length 1 for each axis of its positions."""
+    positions = [1] * (len(size_of(node)) - 2)
+    units = [*positions, -1] if node.target is LINEAR else [-1, *positions]
+    return moves.reshape(*moves.shape[:-1], *units)

@@ -1,0 +1,74 @@
+"""A cascade as a table of its stages, and as a picture beside its cuts by themselves."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nestling.cascade import Cascade, CascadeScores, Comparison, Point
+from nestling.report.figures import new_figure, write_figure
+from nestling.tables import percent, text_table, thousands
+
+
+def cascade_table(cascade: Cascade, scores: CascadeScores, comparison: Comparison) -> str:
+    """A table of the stages that run, and lines that say what the cascade comes to."""
+    header = ["stage", "cut", "threshold", "reached", "answered", "accuracy %", "MACs", "ms"]
+    rows = []
+    for number, stage in enumerate(scores.stages, 1):
+        threshold = "-" if stage.threshold is None else f"{stage.threshold:.4f}"
+        accuracy = "-" if stage.accuracy is None else f"{100 * stage.accuracy:.2f}"
+        time = "-" if stage.latency_ms is None else f"{stage.latency_ms:.3f}"
+        shares = [percent(stage.reached), percent(stage.answered)]
+        rows.append([f"{number}", stage.name, threshold, *shares, accuracy, thousands(stage.macs), time])
+    left_out = ", ".join(stage.name for stage in cascade.stages if not stage.runs)
+    lines = [f"Left out, since the goal is reached at less cost without it: {left_out}."] if left_out else []
+    return "\n".join([text_table(header, rows, names=3), "", *lines, *_summary(cascade, scores, comparison)])
+
+
+def _summary(cascade: Cascade, scores: CascadeScores, comparison: Comparison) -> list[str]:
+    lines = []
+    if scores.scores is not None:
+        low, high = scores.scores.bounds["accuracy"]
+        figures = f"accuracy {100 * scores.scores.accuracy:.2f} % ±{50 * (high - low):.2f}"
+        quality = f"NLL {scores.scores.nll:.4f}, ECE {100 * scores.scores.ece:.2f} %"
+        low, high = comparison.loss_bounds
+        less = f"{100 * comparison.loss:.2f} ±{50 * (high - low):.2f} points less than the widest cut alone"
+        lines.append(f"{figures} ({less}), {quality}, over {scores.count:,} test examples")
+    average = f"{thousands(round(scores.mean_macs))} MACs on average, {percent(scores.macs_share)} of the widest cut's"
+    if scores.mean_ms is not None and scores.ms_share is not None:
+        average += f"; {scores.mean_ms:.3f} ms, {percent(scores.ms_share)}"
+    lines.append(average)
+    if scores.unanswered > _NONE:
+        lines.append(f"{percent(scores.unanswered)} of the inputs get no answer")
+    if cascade.guarantee is not None:
+        proof = cascade.guarantee
+        seen = (
+            f"{proof.num_errors} of {proof.num_early:,} early answers were wrong among {proof.num_examples:,} examples"
+        )
+        most = f"at most {percent(proof.most)} of what is answered early is wrong"
+        lines.append(f"with probability {1 - proof.delta:g}, {most} ({seen})")
+    return lines
+
+
+def draw_cascade(path: Path, comparison: Comparison) -> None:
+    """Draw accuracy against average cost, and write the picture whole or not at all."""
+    figure = new_figure(6.4, 4.2)
+    axes = figure.subplots()
+    looks = {"cascades": ("#1b6ca8", "."), "one cut for all inputs": ("#66717a", "s")}
+    for (label, (colour, marker)), points in zip(looks.items(), (comparison.points, comparison.alone), strict=True):
+        axes.plot(*_places(points), color=colour, marker=marker, markersize=5, linewidth=1.4, label=label)
+    axes.plot(*_places([comparison.chosen]), "o", color="#d1495b", markersize=8, label="chosen", zorder=3)
+    axes.xaxis.set_major_formatter(lambda place, _: thousands(round(place)))
+    axes.set_xlabel("multiply-adds on average")
+    axes.set_ylabel("accuracy in percent")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower right")
+    write_figure(path, figure)
+
+
+def _places(points: Sequence[Point]) -> tuple[list[float], list[float]]:
+    """The costs of points, and their accuracies in percent."""
+    return [point.macs for point in points], [100 * point.accuracy for point in points]
+
+
+_NONE = 1e-9
+"""A share that rounding alone can cause."""

@@ -1,0 +1,212 @@
+"""The page of a pruning: what went, what is left of each layer, and how sure the pruned network is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nestling.delivery import ABOUT_FILE, PROGRAM_FILE
+from nestling.errors import NestlingError, RunError
+from nestling.markup import Html, element, html_table
+from nestling.pruning import PRUNED_FILE
+from nestling.report.page.certainty import RELIABILITY, reliability
+from nestling.report.page.document import document, summary
+from nestling.report.page.layers import layers_figure
+from nestling.report.page.learned import training_figures
+from nestling.report.page.metrics import ECE, NLL, QUALITIES, SIZES, Metric, is_number, quality_of
+from nestling.report.page.origin import origin_section
+from nestling.report.page.parts import code, empty, figure, section, tile
+from nestling.report.page.tradeoff import OtherNetworks
+from nestling.running import Cost
+from nestling.storage import read_json
+from nestling.training import RECIPE_FILE, Recipe, log_of
+
+STAGES = ("pretrain", "prune", "dependent")
+"""The folders of the stages of a pruning, each of them a run."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """How many of the weights or units of a layer are kept."""
+
+    name: str
+    kept: int
+    total: int
+
+
+@dataclass(frozen=True)
+class PruningRecord:
+    """What ``nestling prune`` wrote to a folder: its method, costs before and after, layers, and test scores."""
+
+    folder: Path
+    method: str
+    structure: str
+    threshold: float
+    before: Cost
+    after: Cost
+    layers: Sequence[Layer]
+    scores: Mapping[str, Any]
+    left: Mapping[str, str]
+    logs: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> "PruningRecord":
+        """The record in a folder, with the logs of its stages."""
+        path = folder / ABOUT_FILE
+        saved = read_json(path)
+        try:
+            layers = [Layer(str(own["name"]), int(own["kept"]), int(own["total"])) for own in saved["layers"]]
+            if not all(layer.total > 0 for layer in layers) or not isinstance(saved["test"], dict):
+                raise ValueError("a layer without weights, or no scores")
+            before, after = (_cost(saved[key]) for key in ("before", "after"))
+            about = str(saved["method"]), str(saved["structure"]), float(saved["threshold"])
+            left = {str(name): str(reason) for name, reason in saved["left"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(path, f"is not the record of a pruning ({error!r})", "Prune again.") from None
+        stages = [stage for stage in STAGES if (folder / stage / RECIPE_FILE).exists()]
+        logs = {stage: log_of(folder / stage) for stage in stages}
+        record = read_json(folder / stages[-1] / RECIPE_FILE) if stages else {}
+        return cls(folder, *about, before, after, layers, saved["test"], left, logs, record)
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """What is on record of the data."""
+        about = self.record.get("data")
+        return about if isinstance(about, Mapping) else {}
+
+    @property
+    def series(self) -> OtherNetworks:
+        """The pruned network as a point on the axes of a run."""
+        where = self.data.get("name") or "data of yours"
+        label = f"{self.folder.resolve().name} (pruned by {self.method}, scored on {where})"
+        return OtherNetworks(label, [(self.after, dict(self.scores))])
+
+
+def is_pruning(folder: Path) -> bool:
+    """Whether a folder is of a pruning, and not of a run."""
+    return (folder / ABOUT_FILE).exists() and not (folder / RECIPE_FILE).exists()
+
+
+def pruning_page(record: PruningRecord, made_here: str) -> str:
+    """The page as text."""
+    metric = quality_of(record.scores)
+    small, sure = _small_answer(record), _sure_answer(record, metric)
+    cards = [
+        ("size", "How small did it get?", small),
+        ("sure", "How sure is it?", sure),
+        ("learned", "How did it get there?", _learned_answer(record)),
+        ("out", "How do I get it out?", f"It is in the folder: {PROGRAM_FILE}."),
+    ]
+    curve = reliability("reliability", record.scores, None)
+    sections = [
+        section("size", "How small did it get?", small, _tiles(record, metric), _layers(record)),
+        section(
+            "sure",
+            "How sure is it?",
+            sure,
+            element(
+                "div", figure("Is it as often right as it says?", RELIABILITY, curve), _scores(record), class_="columns"
+            ),
+        ),
+        section("learned", "How did it get there?", _learned_answer(record), *_training(record)),
+        section(
+            "out", "How do I get it out?", "The pruned network is a file that torch runs by itself.", *_commands(record)
+        ),
+        _origin(record, made_here),
+    ]
+    subtitle = f"{record.method} · {record.structure} · threshold {record.threshold:g}"
+    return document(record.folder.resolve().name, subtitle, [summary(cards), *sections], {})
+
+
+def _small_answer(record: PruningRecord) -> str:
+    kept, total = (sum(getattr(layer, key) for layer in record.layers) for key in ("kept", "total"))
+    times = record.before.bytes / max(1, record.after.bytes)
+    return (
+        f"{times:.1f} times smaller as a file: {kept:,} of {total:,} {record.structure} are left ({kept / total:.1%})."
+    )
+
+
+def _sure_answer(record: PruningRecord, metric: Metric) -> str:
+    words = f"On test data it has {metric.name} {metric.written(metric.of(record.scores))}"
+    ece = ECE.of(record.scores)
+    return f"{words}; confidence is off by {ECE.written(ece)} on average." if ece is not None else f"{words}."
+
+
+def _learned_answer(record: PruningRecord) -> str:
+    epochs = {stage: len(log) for stage, log in record.logs.items()}
+    said = ", ".join(f"{stage} {number} epoch{'' if number == 1 else 's'}" for stage, number in epochs.items())
+    return f"Stages: {said}." if said else "The folder has no logs of its stages."
+
+
+def _tiles(record: PruningRecord, metric: Metric) -> Html:
+    found = [
+        (size.name, size.written(size.of(record.after)), f"of {size.written(size.of(record.before))}") for size in SIZES
+    ]
+    for score in dict.fromkeys((metric, ECE, NLL)):
+        limits = score.bounds_of(record.scores)
+        remark = "" if limits is None else f"{score.written(limits[0])} to {score.written(limits[1])}"
+        found.append((score.name, score.written(score.of(record.scores)), remark))
+    return element("dl", [tile(*entry) for entry in found], class_="tiles")
+
+
+def _scores(record: PruningRecord) -> Html:
+    """The scores as a table."""
+    rows = []
+    for score in (*QUALITIES, ECE):
+        value, limits = score.of(record.scores), score.bounds_of(record.scores)
+        if value is not None:
+            between = "-" if limits is None else f"{score.written(limits[0])} to {score.written(limits[1])}"
+            rows.append([score.name, score.written(value), between])
+    count = record.scores.get("count")
+    about = f"Over {count:,} test examples." if isinstance(count, int) else "Over the test examples."
+    return figure("Scores", about, html_table(["score", "value", "95% interval"], rows))
+
+
+def _layers(record: PruningRecord) -> Html:
+    rows = [(own.name, own.kept, own.total, f"{own.kept / own.total:.1%}") for own in record.layers]
+    left = (
+        html_table(["not pruned", "why"], [list(item) for item in record.left.items()], names=2) if record.left else ""
+    )
+    return layers_figure(rows, record.structure, Html(left), numbered=False)
+
+
+def _training(record: PruningRecord) -> list[Html]:
+    if not record.logs:
+        return [empty("No stage of the pruning left a log.")]
+    parts = []
+    for stage, log in record.logs.items():
+        parts += [
+            element("h3", f"Stage: {stage}"),
+            element("div", training_figures(log, prefix=stage), class_="columns"),
+        ]
+    return parts
+
+
+def _commands(record: PruningRecord) -> list[Html]:
+    program, weights = record.folder / PROGRAM_FILE, record.folder / PRUNED_FILE
+    lines = []
+    if program.exists():
+        lines.append(
+            f"import torch\n\nnetwork = torch.export.load({str(program)!r}).module()\noutputs = network(inputs)"
+        )
+    if weights.exists():
+        lines.append(
+            f"import nestling as nl\n\nnetwork = nl.load_pruned({str(weights)!r}, module)  # module: as before pruning"
+        )
+    return [code(text) for text in lines] or [empty("The folder has neither the program nor the weights.")]
+
+
+def _origin(record: PruningRecord, made_here: str) -> Html:
+    try:
+        recipe = Recipe.from_dict(record.record.get("recipe"))
+    except NestlingError:
+        return section("origin", "Where does it come from?", "The folder has no recipe.", code(made_here))
+    return origin_section(record.record, recipe, (), made_here)
+
+
+def _cost(saved: Mapping[str, Any]) -> Cost:
+    params, macs, size, latency = (saved[key] for key in ("params", "macs", "bytes", "latency_ms"))
+    if not all(map(is_number, (params, macs, size))) or not (latency is None or is_number(latency)):
+        raise ValueError("a cost that is no number")
+    return Cost(int(params), int(macs), int(size), latency)
