@@ -7,6 +7,7 @@ from nestling.lazily import imports_lazily
 if TYPE_CHECKING:
     from nestling.delivery.about import data_record, known_of
     from nestling.delivery.agreement import Agreement
+    from nestling.delivery.all_widths import all_widths_model
     from nestling.delivery.export import Exported, export
     from nestling.delivery.formats import FORMATS
     from nestling.delivery.hub import load_hub, push_hub, write_hub
@@ -32,6 +33,7 @@ __all__ = [
     "Packing",
     "Quantised",
     "SmallNetwork",
+    "all_widths_model",
     "data_record",
     "export",
     "load_hub",

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor, fx
 
 from nestling.reading.labels import Ids
@@ -50,6 +51,23 @@ class Axis:
     def kept(self, units: Mapping[str, int]) -> int:
         """How many positions are kept when each group keeps this many units."""
         return self.always + sum(_kept(part, units) for part in self.parts)
+
+    def open_kept(self, units: Mapping[str, Any], whole: Mapping[str, int]) -> Any:  # noqa: ANN401
+        """The same for numbers of units that may be symbolic; ``whole`` has the sizes of the groups.
+
+        None where the number of positions is not in proportion to the units of a group.
+        """
+        kept: Any = self.always
+        for part in self.parts:
+            (name, position_units), *others = part.items()
+            times = np.bincount(position_units, minlength=whole[name])
+            if not others and (times == times[0]).all():
+                kept = kept + int(times[0]) * units[name]
+            elif not position_units.any():  # each of them goes with the first unit, which is always kept
+                kept = kept + len(position_units)
+            else:
+                return None
+        return kept
 
 
 @dataclass(frozen=True)

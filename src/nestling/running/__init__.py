@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from nestling.running.cost import Cost, batch_of, bytes_saved, cost, cost_of, latencies_ms
     from nestling.running.extract import extract
     from nestling.running.known_results import Reuse
+    from nestling.running.layers import plain_name
     from nestling.running.modes import called_with, in_mode
     from nestling.running.nested import Nested
     from nestling.running.norms import norms_with_statistics, were_trained
+    from nestling.running.open_widths import OpenWidths, axes_of, kept_of
     from nestling.running.outputs import Output, Pick, pick_output, picked
     from nestling.running.packed_bits import num_bytes, pack, unpack
     from nestling.running.plain_graph import PlainGraph

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from nestling.errors import ShapeError
+from nestling.errors import ArgumentError, ShapeError
 from nestling.reading import UNPROVEN, Axis, Branch, Plan, PlannedSize
 from nestling.running.norms import batch_norms
 from nestling.torch_parts import OpOverload, child_store, pytree, schema_of
@@ -28,6 +28,15 @@ class BakedSize:
     def at(self, units: Mapping[str, int]) -> int:
         """The size, given the number of units of each group."""
         return self.full * self.axis.kept(units) // self.axis.size
+
+    def open_at(self, units: Mapping[str, Any], whole: Mapping[str, int]) -> Any:  # noqa: ANN401
+        """The size for numbers of units that may be symbolic; ``whole`` has the sizes of the groups."""
+        kept = self.axis.open_kept(units, whole)
+        if kept is None:
+            given = f"cuts of {', '.join(dict.fromkeys(name for part in self.axis.parts for name in part))}"
+            needed = "of groups to whose units every size in the network's code is in proportion"
+            raise ArgumentError("cuts", given, needed, "Export each cut.")
+        return self.full * kept // self.axis.size
 
 
 def graph_module(

@@ -21,7 +21,7 @@ from nestling.running.modes import in_mode
 from nestling.running.norms import warn_of_statistics, were_trained
 from nestling.running.norms_of_cuts import PrivateNorms
 from nestling.running.outputs import Output
-from nestling.running.runner import REMEMBERED_CUTS, BoundNetwork, Runner
+from nestling.running.runner import REMEMBERED_CUTS, BoundNetwork, OpenSizes, Runner
 from nestling.running.shown import nested_card
 from nestling.running.slicing import Scaler, Slicer
 from nestling.torch_parts import Moving, pytree
@@ -271,6 +271,10 @@ class Nested(Moving):
             smaller = self.tensors_at(cut)
             make = self._runner.variational if uncertainty else self._runner.extracted
             return make(cut, smaller).eval()
+
+    def open_sizes(self, network: nn.Module, cut: Cut) -> OpenSizes:
+        """The sizes that the network extracted at a cut computes with, at other widths, which may be symbolic."""
+        return self._runner.open_sizes(network, cut)
 
     def moving(self) -> AbstractContextManager[object]:
         """Wait until no call has put a cut's tensors into the module."""

@@ -2,7 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
@@ -18,6 +18,8 @@ from nestling.running.twin import Twin, is_separable
 from nestling.torch_parts import copy_persistence
 
 Attributes = list[tuple[nn.Module, str, Any]]
+OpenSizes = Callable[[Mapping[str, Any], Mapping[str, Tensor]], Attributes]
+"""Gives sizes for a number of units of each group, and tensors by name."""
 REMEMBERED_CUTS = 1024
 """The sizes of this many cuts are remembered."""
 _ONE_AT_A_TIME = threading.RLock()
@@ -87,6 +89,10 @@ class Runner(ABC):
         """A plain module that owns the smaller tensors."""
 
     @abstractmethod
+    def open_sizes(self, network: nn.Module, cut: Cut) -> OpenSizes:
+        """The sizes that the network extracted at a cut computes with, at other widths, which may be symbolic."""
+
+    @abstractmethod
     def dropped(self, cut: Cut) -> frozenset[str]:
         """Names of the tensors of layers that a cut drops whole."""
 
@@ -104,7 +110,7 @@ class ModuleRunner(Runner):
 
     def run(self, cut: Cut, smaller: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         """Run the module's code on the smaller tensors."""
-        with self.holders.replaced(smaller), _set_for_a_while(self._changed_sizes(cut, smaller)):
+        with self.holders.replaced(smaller), set_for_a_while(self._changed_sizes(cut, smaller)):
             return self.module(*args, **kwargs)
 
     def bound(self, cut: Cut, smaller: Mapping[str, Tensor], norms: Collection[str] = ()) -> BoundNetwork:
@@ -137,10 +143,15 @@ class ModuleRunner(Runner):
                 self._sizes_of_cuts.clear()
             sizes = self._sizes_of_cuts[cut] = [
                 (layer, name, value)
-                for layer, name, value in _layer_sizes(self.holders, smaller)
-                if name in layer_type(layer).computes_with and getattr(layer, name) != value
+                for layer, name, value in _computed_sizes(self.holders, smaller)
+                if getattr(layer, name) != value
             ]
         return sizes
+
+    def open_sizes(self, network: nn.Module, cut: Cut) -> OpenSizes:
+        """The size attributes of the network's layers."""
+        holders = Holders(network)
+        return lambda units, tensors: list(_computed_sizes(holders, tensors))
 
     def extracted(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
         """A copy of the module, each of its layers plain and with the sizes it now has."""
@@ -237,6 +248,13 @@ class GraphRunner(Runner):
         copy._programs, copy._programs_of_cuts = {}, {}
         return copy
 
+    def open_sizes(self, network: nn.Module, cut: Cut) -> OpenSizes:
+        """The sizes in the code of the graph."""
+        sizes, whole = self._program(cut).sizes, {group.name: group.size for group in self._groups}
+        return lambda units, tensors: [
+            (network, size.attribute, size.open_at(whole | dict(units), whole)) for size in sizes
+        ]
+
     def dropped(self, cut: Cut) -> frozenset[str]:
         """The tensors of the branches that a cut drops."""
         return frozenset(name for branch in self._dropped_branches(cut) for name in self.plan.branches[branch].tensors)
@@ -316,7 +334,7 @@ class _InTurn:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         training: Attributes = [(self.runner.module.get_submodule(path), "training", True) for path in self.norms]
-        with _ONE_AT_A_TIME, _set_for_a_while(training):
+        with _ONE_AT_A_TIME, set_for_a_while(training):
             return self.runner.run(self.cut, self.smaller, args, kwargs)
 
     def is_fresh(self) -> bool:
@@ -358,8 +376,16 @@ def _layer_sizes(holders: Holders, smaller: Mapping[str, Tensor]) -> Iterator[tu
                 yield module, name, value
 
 
+def _computed_sizes(holders: Holders, smaller: Mapping[str, Tensor]) -> Iterator[tuple[nn.Module, str, Any]]:
+    """The size attributes that layers with a smaller tensor compute with."""
+    for layer, name, value in _layer_sizes(holders, smaller):
+        if name in layer_type(layer).computes_with:
+            yield layer, name, value
+
+
 @contextmanager
-def _set_for_a_while(wanted: Attributes) -> Iterator[None]:
+def set_for_a_while(wanted: Attributes) -> Iterator[None]:
+    """Give attributes of modules other values inside the ``with`` statement."""
     before = [getattr(module, name) for module, name, _ in wanted]
     try:
         for module, name, value in wanted:

@@ -30,7 +30,7 @@ def exported(graph: Graph, *, least: int = 2, most: int | None = None) -> Export
     shapes = tuple({axis: sizes[name] for axis, name in port.open_axes.items()} for port in graph.inputs)
     examples = tuple(_widened(port, least) for port in graph.inputs)
     try:
-        with torch.no_grad(), quiet_torch_logs(), _plain_attention(), warnings.catch_warnings(action="ignore"):
+        with torch.no_grad(), quiet_torch_logs(), plain_attention(), warnings.catch_warnings(action="ignore"):
             program = torch.export.export(Traced(graph.module), (examples, {}), dynamic_shapes=(shapes, {}))
     except Exception as error:  # torch raises errors of many kinds, from the user's code and from torch's
         trail = "".join(traceback.format_exception(error))
@@ -43,7 +43,7 @@ def exported(graph: Graph, *, least: int = 2, most: int | None = None) -> Export
 
 
 @contextmanager
-def _plain_attention() -> Iterator[None]:
+def plain_attention() -> Iterator[None]:
     """Keep attention from its fused kernel in eval mode, which only torch has."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

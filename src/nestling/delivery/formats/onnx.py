@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from nestling.delivery.formats.exported import exported
 from nestling.delivery.formats.extras import check_extra
@@ -41,15 +42,19 @@ class OnnxFormat(FileFormat):
 
 
 def model_of(graph: Graph) -> Any:  # noqa: ANN401  (onnx's model, which is a protocol buffer)
-    """The graph as an ONNX model with its record, checked to be complete and to draw nothing."""
-    import onnx
-
+    """The graph as an ONNX model with its record."""
     tensors = (*graph.module.parameters(), *graph.module.buffers())
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if size > _MOST_BYTES:
         advice = "Choose a smaller cut, or to='openvino', whose weights are in a file of their own."
         raise ArgumentError("network", f"{size:,} bytes of weights", "smaller than 2 GiB in one ONNX file", advice)
-    proto = _converted(graph)
+    return finished(converted(graph, exported(graph)), graph)
+
+
+def finished(proto: Any, graph: Graph) -> Any:  # noqa: ANN401
+    """A model with the record of its graph, checked to be complete and to draw nothing."""
+    import onnx
+
     _without_traces(proto)
     proto.metadata_props.add(key=KEY, value=json.dumps(graph.about, allow_nan=False))
     onnx.checker.check_model(proto)
@@ -60,9 +65,8 @@ def model_of(graph: Graph) -> Any:  # noqa: ANN401  (onnx's model, which is a pr
     return proto
 
 
-def _converted(graph: Graph) -> Any:  # noqa: ANN401
+def converted(graph: Graph, program: ExportedProgram) -> Any:  # noqa: ANN401
     """The model that torch makes of the program, with the names of its inputs, outputs and open axes."""
-    program = exported(graph)
     try:
         with quiet_torch_logs(), warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
