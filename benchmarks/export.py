@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-import openvino as ov  # type: ignore[import-untyped]
+import openvino as ov
 import torch
 from measuring import in_turns, ratio, report
 from torch import nn
