@@ -41,7 +41,7 @@ def open_program(graph: Graph, dimensions: Mapping[str, int]) -> ExportedProgram
     examples = tuple(port.example for port in graph.inputs)
     try:
         with quiet_torch_logs(), plain_attention(), warnings.catch_warnings(action="ignore"):
-            program = torch.export.export(Traced(graph.module), examples, dynamic_shapes=(tuple(shapes),))
+            program = torch.export.export(Traced(graph.module), (examples, {}), dynamic_shapes=(tuple(shapes), {}))
     except NestlingError:
         raise
     except Exception as fault:  # torch raises errors of many kinds
