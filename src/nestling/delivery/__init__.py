@@ -9,6 +9,6 @@ if TYPE_CHECKING:
     from nestling.delivery.moment_graph import moments_graph
     from nestling.delivery.small import PROGRAM_FILE, Packing, load_small, save_small, write_program
 
-__all__ = ["Packing", "load_small", "save_small"]
+__all__ = ["Packing", "drawn_graph", "load_small", "moments_graph", "save_small"]
 
 imports_lazily(__name__)
