@@ -53,7 +53,7 @@ def main() -> None:
     found = {"graph": figures_of(graph.module.outputs(images, noise))}  # type: ignore[operator]
     for sampling in ("shared", "local"):
         for layer in (layer for layer in nested.modules() if isinstance(layer, VariationalLayer)):
-            layer.sampling = sampling  # type: ignore[assignment]
+            layer.sampling = sampling
         with passes(nested, 0.5, asked.samples, 0, likelihood_for(nested)) as run:
             found[sampling] = figures_of(run(images, 0))
     for name in ("graph", "local"):
