@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nestling.delivery.hub import load_hub, push_hub, write_hub
     from nestling.delivery.int8 import to_int8
     from nestling.delivery.moment_graph import moments_graph
-    from nestling.delivery.options import FormatName, Layout, UncertaintyName
+    from nestling.delivery.options import Destination, Layout, UncertaintyName
     from nestling.delivery.packed_weights import to_packed
     from nestling.delivery.quantised import Quantised
     from nestling.delivery.small import (
