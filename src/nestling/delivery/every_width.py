@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from nestling.delivery.all_widths import all_widths_model
 from nestling.delivery.deployable import ports_of
@@ -23,7 +22,7 @@ CUTS = (0.25, 0.5, 0.75, 1.0)
 """The cuts of a file of every width, where neither the caller nor a run names some."""
 
 
-def cuts_of(network: nn.Module | Run, widths: Sequence[CutLike] | str) -> list[CutLike]:
+def cuts_of(network: object, widths: Sequence[CutLike] | str) -> list[CutLike]:
     """The cuts of a file: those that are given, or for ``"all"`` those of the run's recipe."""
     if isinstance(widths, str):
         if widths != "all":
@@ -33,7 +32,7 @@ def cuts_of(network: nn.Module | Run, widths: Sequence[CutLike] | str) -> list[C
 
 
 def written_every_width(
-    network: nn.Module | Run, source: Source, cuts: Sequence[CutLike], target: Path
+    network: object, source: Source, cuts: Sequence[CutLike], target: Path
 ) -> tuple[Path, int, float, dict[str, float], Mapping[str, Any]]:
     """Write one ONNX file for several cuts; give it with its size, difference, milliseconds by cut, and record.
 
@@ -82,7 +81,7 @@ class _Fixed(OnnxSession):
         return super().run({**arrays, **self._fills})
 
 
-def _quality(network: nn.Module | Run) -> dict[str, float] | None:
+def _quality(network: object) -> dict[str, float] | None:
     """The validation accuracy of a run's weights, by the name of the cut, where there is one."""
     kept = [line for line in network.log if line.get("kept")] if isinstance(network, Run) else []
     scores = kept[-1]["validation"] if kept else {}

@@ -46,8 +46,8 @@ class Exported:
 
     def __repr__(self) -> str:
         at = "".join(f", {latency:.3g} ms at {name}" for name, latency in self.widths.items())
-        latency = at or f", {self.latency_ms:.3g} ms"
-        text = f"{self.files[0]}: {self.bytes:,} bytes{latency} for one example here"
+        alone = f", {self.latency_ms:.3g} ms"
+        text = f"{self.files[0]}: {self.bytes:,} bytes{at or alone} for one example here"
         if self.whole is not None:
             size, latency = self.whole
             text += f" (the whole network: {size:,} bytes, {latency:.3g} ms)"
