@@ -14,6 +14,7 @@ from page_runs import FEW
 
 import nestling as nl
 from nestling import commands
+from nestling.cascade import Cascading
 from nestling.errors import RunError
 from nestling.report.page.axes import count
 from nestling.storage import read_json, write_json
@@ -133,13 +134,16 @@ def test_the_command_of_a_network_extracts_it(networks, searched, run, curve, mo
     assert words[:3] == ["nestling", "extract", str(searched)]
     assert words[3] == "--under"
     commands.extract(searched, under=words[4:])
-    program = re.search(r"torch\.export\.load\('(.*?)'\)", networks[1]["words"]["run-small"])[1]
-    assert Path(program).exists()
+    folder = re.search(r"nl\.load_small\('(.*?)'\)", networks[1]["words"]["run-small"])[1]
+    assert Path(folder).is_dir()
+    assert networks[1]["words"]["export"].startswith("nestling export")
     names = {"inputs": run.nested.example[0][0]}
+    run_data = nl.data.load(**run.data["loaded_with"])
     exec(networks[1]["words"]["in-python"], names)
     assert names["cut"] == cut_of(networks[1]["words"]["extract"], run, curve)
+    names["images"] = run_data.split("test").inputs[:2]
     exec(networks[1]["words"]["run-small"], names)
-    assert names["outputs"].shape == (2, 8)
+    assert names["answers"].probs.shape == (2, 8)
 
 
 def test_the_page_opens_with_the_smallest_network_that_is_close_to_the_best(reader, networks):
@@ -277,7 +281,7 @@ def test_a_pruning(pruned):
     for layer in record["layers"]:
         assert f"{layer['kept']:,} of {layer['total']:,}" in text
     assert f"{100 * record['test']['accuracy']:.1f}%" in text
-    assert str(pruned / "network.pt2") in reader.all("section", id="out")[0]["text"]
+    assert f"nl.load_small({str(pruned)!r})" in reader.all("section", id="out")[0]["text"]
     assert "sparsity" in reader.all("section", id="learned")[0]["text"]
 
 
@@ -346,3 +350,10 @@ def test_inputs_that_are_no_images(tmp_path, quick_latency, targets, said):
         nl.open_run(run).nested, nl.data.load(tmp_path / "own.npz").batches("test", 500, limit=30), samples=0
     )
     assert data_of(reader)["networks"][-1]["words"]["nll"] == f"{scores.nll:.3g}"
+
+
+def test_the_cascade_of_a_run_stands_beside_its_networks(searched, tmp_path):
+    folder = shutil.copytree(searched, tmp_path / "run")
+    assert "cascade, on average" not in reported([folder]).read_text()
+    commands.cascade(folder, (0.5, 1.0), Cascading(goal="macs=0.9x"))
+    assert "cascade, on average" in reported([folder]).read_text()

@@ -2,11 +2,12 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nestling.arguments import count
+from nestling.cascade import CASCADE_FILE, Cascade
 from nestling.commands.building import torch_device
 from nestling.commands.chosen_cut import curve_of, words
 from nestling.commands.options import Device
@@ -28,6 +29,7 @@ from nestling.report import (
     sample_of,
     write_page,
 )
+from nestling.running import cost
 from nestling.search import Curve
 from nestling.storage import read_json
 from nestling.training import Run, open_run
@@ -87,14 +89,15 @@ def _report(folder: Path, asked: Asked, prunings: Sequence[PruningRecord]) -> Re
     run = open_run(folder, trust=asked.trust)
     run.nested.to(torch_device(asked.device))
     named, notes = words(folder, asked.trust), list[str]()
+    sample = _sample(run, asked, notes)
     return report_of(
         run,
         named,
         asked.command,
-        _sample(run, asked, notes),
+        sample,
         curve=_curve(run, named, notes),
         saved=_saved_scores(run, notes),
-        others=_others(prunings),
+        others=_others(run, sample, prunings, notes),
         notes=notes,
         samples=asked.samples,
         quiet=False,
@@ -122,9 +125,24 @@ def _curve(run: Run, named: str, notes: list[str]) -> Curve | None:
         return None
 
 
-def _others(prunings: Sequence[PruningRecord]) -> list[OtherNetworks]:
-    """What stands beside the networks of a run on its page."""
-    return [pruning.series for pruning in prunings]
+def _others(
+    run: Run, sample: Sample | None, prunings: Sequence[PruningRecord], notes: list[str]
+) -> list[OtherNetworks]:
+    """What stands beside the networks of a run on its page: prunings, and the cascade of the run, if it has one."""
+    series = [pruning.series for pruning in prunings]
+    assert run.folder is not None
+    if sample is None or not (run.folder / CASCADE_FILE).exists():
+        return series
+    try:
+        scores = Cascade.load(run.folder, run.nested).evaluate(sample.known, latency=True)
+    except NestlingError as error:
+        notes.append(f"The cascade is not shown. {error}")
+        return series
+    if scores.scores is None:
+        return series
+    whole = cost(run.nested, 1.0)
+    average = replace(whole, macs=round(scores.mean_macs), latency_ms=scores.mean_ms)
+    return [*series, OtherNetworks("cascade, on average", [(average, scores.scores.to_dict())])]
 
 
 def _saved_scores(run: Run, notes: list[str]) -> dict[Cut, Mapping[str, Any]]:

@@ -1,11 +1,12 @@
 """The page of a pruning: what went, what is left of each layer, and how sure the pruned network is."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nestling.delivery import ABOUT_FILE, PROGRAM_FILE
+from nestling.delivery import ABOUT_FILE
 from nestling.errors import NestlingError, RunError
 from nestling.markup import Html, element, html_table
 from nestling.pruning import PRUNED_FILE
@@ -18,7 +19,7 @@ from nestling.report.page.origin import origin_section
 from nestling.report.page.parts import code, empty, figure, section, tile
 from nestling.report.page.tradeoff import OtherNetworks
 from nestling.running import Cost
-from nestling.storage import read_json
+from nestling.storage import GRAPH_FILE, read_json
 from nestling.training import RECIPE_FILE, Recipe, log_of
 
 STAGES = ("pretrain", "prune", "dependent")
@@ -96,7 +97,7 @@ def pruning_page(record: PruningRecord, made_here: str) -> str:
         ("size", "How small did it get?", small),
         ("sure", "How sure is it?", sure),
         ("learned", "How did it get there?", _learned_answer(record)),
-        ("out", "How do I get it out?", f"It is in the folder: {PROGRAM_FILE}."),
+        ("out", "How do I get it out?", "Its folder is read by one line of Python, or exported."),
     ]
     curve = reliability("reliability", record.scores, None)
     sections = [
@@ -184,17 +185,17 @@ def _training(record: PruningRecord) -> list[Html]:
 
 
 def _commands(record: PruningRecord) -> list[Html]:
-    program, weights = record.folder / PROGRAM_FILE, record.folder / PRUNED_FILE
+    graph, weights = record.folder / GRAPH_FILE, record.folder / PRUNED_FILE
     lines = []
-    if program.exists():
-        lines.append(
-            f"import torch\n\nnetwork = torch.export.load({str(program)!r}).module()\noutputs = network(inputs)"
-        )
+    if graph.exists():
+        load = f"import nestling as nl\n\nsmall = nl.load_small({str(record.folder)!r})"
+        lines.append(f"{load}\nanswers = small.predict(inputs)  # as they are in files: normalised inside")
+        lines.append(f"nestling export {shlex.quote(str(record.folder))} --to onnx")
     if weights.exists():
         lines.append(
             f"import nestling as nl\n\nnetwork = nl.load_pruned({str(weights)!r}, module)  # module: as before pruning"
         )
-    return [code(text) for text in lines] or [empty("The folder has neither the program nor the weights.")]
+    return [code(text) for text in lines] or [empty("The folder has neither the graph nor the weights.")]
 
 
 def _origin(record: PruningRecord, made_here: str) -> Html:

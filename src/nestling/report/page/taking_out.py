@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from nestling.delivery import PROGRAM_FILE
 from nestling.markup import Html, element
 from nestling.report.page.networks import CUT, UNDER, Choice, Network
 from nestling.report.page.parts import code, following, section
@@ -22,7 +21,7 @@ def out_section(folder: Path, words: str, choice: Choice) -> Html:
 
 def commands_of(network: Network, folder: Path, words: str) -> dict[str, str]:
     """What to write for a network, by the key of each step."""
-    program = folder / f"small-{network.cost.params}" / PROGRAM_FILE
+    small = folder / f"small-{network.cost.params}"
     trusted = ", trust=True" if words.endswith(" --trust") else ""
     given = network.taken_by
     lines = ["import nestling as nl", "", f"run = nl.open_run({str(folder)!r}{trusted})"]
@@ -34,16 +33,18 @@ def commands_of(network: Network, folder: Path, words: str) -> dict[str, str]:
         lines.append(f"cut = {given.removeprefix(CUT)}")
     lines += ["answers = nl.predict(run.nested, inputs, cut=cut)  # probabilities, with their uncertainty"]
     lines += ["small = nl.extract(run.nested, cut)  # a plain module"]
-    load = f"network = torch.export.load({str(program)!r}).module()"
+    load = f"import nestling as nl\n\nsmall = nl.load_small({str(small)!r})"
     return {
         "extract": f"nestling extract {words} {given}",
-        "run-small": f"import torch\n\n{load}\noutputs = network(inputs)",
+        "run-small": f"{load}\nanswers = small.predict(images)  # as they are in files: normalised inside",
+        "export": f"nestling export {words} --to onnx {given}",
         "in-python": "\n".join(lines),
     }
 
 
 _STEPS = (
-    ("extract", "Write it to a folder", "A plain network, smaller, checked against the nested one."),
-    ("run-small", "Run it with torch alone", "No nestling needed; any batch size."),
+    ("export", "Write it to an ONNX file", "It runs without torch and nestling, and normalises its inputs itself."),
+    ("extract", "Or write it to a folder", "A plain network, smaller, checked against the nested one."),
+    ("run-small", "Read the folder", "Data alone: nothing in it is unpickled. Any batch size."),
     ("in-python", "Or use it in Python", "The same network while it is part of the run, with its uncertainty."),
 )
