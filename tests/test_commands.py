@@ -24,7 +24,7 @@ from nestling import commands
 from nestling.cascade import Cascading
 from nestling.commands import load_weights
 from nestling.data import MissingError
-from nestling.delivery import save_small
+from nestling.delivery import load_hub, save_small
 from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
 from nestling.network import Nesting
 from nestling.pruning import Pruning
@@ -960,3 +960,33 @@ def test_options_of_commands_are_those_of_python(function, record):
     defaults = {name: own.default for name, own in inspect.signature(function).parameters.items()}
     given = {name: value for name, value in vars(record()).items() if name != "bits"}
     assert given == {name: defaults[name] for name in given}
+
+
+def test_one_file_has_the_cuts_of_the_recipe(run, place, tmp_path):
+    commands.export(run, "onnx", all_widths=True, out=tmp_path / "all.onnx")
+    opened, loaded = nl.open_run(run), nl.data.load(str(place / "classes.npz"))
+    x, _ = next(iter(loaded.batches("test", 500)))
+    for cut in opened.recipe.cuts:
+        answers = nl.runtime.open(tmp_path / "all.onnx", cut=cut).predict(loaded.test.inputs.numpy())
+        expected = nl.predict(opened.nested, x, cut=cut, samples=0)
+        assert np.allclose(answers.probs, expected.probs, atol=1e-5), "no temperature, since each cut has its own"
+    with pytest.raises(ArgumentError, match="left out with all_widths"):
+        commands.export(run, "onnx", all_widths=True, cut=0.5)
+
+
+def test_a_file_in_8_bits_is_written_beside_the_one_in_float(run, tmp_path):
+    said = commands.export(run, "onnx", cut=1.0, int8=True, out=tmp_path / "whole.onnx")
+    assert "keep their class" in said
+    assert nl.runtime.open(tmp_path / "whole-int8.onnx").about["classes"] == nl.open_run(run).data["classes"]
+    with pytest.raises(ArgumentError, match="the format onnx"):
+        commands.export(run, "openvino", int8=True)
+
+
+def test_a_run_is_exported_as_a_folder_for_the_hub(run, tmp_path):
+    commands.export(run, "hub", out=tmp_path / "hub")
+    x = torch.zeros(2, *nl.open_run(run).data["input_shape"])
+    opened, loaded = nl.open_run(run).nested.eval(), load_hub(tmp_path / "hub")
+    loaded = getattr(loaded, "nested", loaded).eval()
+    torch.testing.assert_close(loaded(x), opened(x))
+    with pytest.raises(ArgumentError, match="left out for the hub"):
+        commands.export(run, "hub", cut=0.5)

@@ -13,7 +13,7 @@ from nestling import commands
 from nestling.cascade import Cascading
 from nestling.commands import MODELS, Device
 from nestling.data import AugmentChoice
-from nestling.delivery import FormatName, Layout, UncertaintyName
+from nestling.delivery import Destination, Layout, UncertaintyName
 from nestling.errors import NestlingError, ProcessError
 from nestling.launch import launched_rank
 from nestling.network import Nesting
@@ -175,10 +175,12 @@ def extract(
 def export(
     run: RunPath,
     *,
-    to: FormatName = "onnx",
+    to: Destination = "onnx",
     cut: float | None = None,
     under: tuple[str, ...] = (),
     uncertainty: UncertaintyName | None = None,
+    all_widths: bool = False,
+    int8: bool = False,
     layout: Layout = "nchw",
     floats: bool = False,
     out: Path | None = None,
@@ -191,10 +193,12 @@ def export(
     Example: nestling export runs/mnist --to onnx --cut 0.5 --out mnist.onnx
 
     Args:
-        to: The format.
+        to: The format; hub is a folder for the Hugging Face hub, with every width and a model card.
         cut: Fraction of every group to keep.
         under: Budgets for a run that was searched: params, macs, bytes or latency_ms, each as name=value.
         uncertainty: What the file says of its own uncertainty: draws takes noise as an input, moments needs one pass.
+        all_widths: Write every cut of the recipe into one ONNX file, whose width is chosen when it is opened.
+        int8: Write a file that computes in 8 bits too, and say how far its answers are from those in float.
         layout: The channels of images first, or last as in image files.
         floats: Take numbers from 0 to 1 in place of bytes.
         out: The file; by default one in the run's folder, named by the number of parameters.
@@ -206,6 +210,8 @@ def export(
             cut=cut,
             under=under,
             uncertainty=uncertainty,
+            all_widths=all_widths,
+            int8=int8,
             layout=layout,
             floats=floats,
             out=out,

@@ -192,7 +192,7 @@ X, Y = examples().tensors
         ),
         (lambda: nl.evaluate(nested_mlp(), [{"x": X, "y": Y}]), nl.DtypeError, "a dict with x, y.*labels.*Pass batch="),
         (lambda: nl.train(nested_mlp(), loaders("triple"), QUICK, quiet=True), nl.DtypeError, "a list of 3.*batch="),
-        (lambda: nl.evaluate(nested_mlp(), [{"y": X, "labels": Y}]), nl.ArgumentError, "inputs: got y, but it must be"),
+        (lambda: nl.evaluate(nested_mlp(), [{"y": X, "labels": Y}]), nl.ArgumentError, "got y by name.* 1 by position"),
     ],
 )
 def test_what_does_not_fit_is_named(call, error, message):

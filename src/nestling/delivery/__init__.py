@@ -8,11 +8,13 @@ if TYPE_CHECKING:
     from nestling.delivery.about import data_record, known_of
     from nestling.delivery.agreement import Agreement
     from nestling.delivery.all_widths import all_widths_model
+    from nestling.delivery.drawn import drawn_graph
     from nestling.delivery.export import Exported, export
     from nestling.delivery.formats import FORMATS
     from nestling.delivery.hub import load_hub, push_hub, write_hub
     from nestling.delivery.int8 import to_int8
-    from nestling.delivery.options import FormatName, Layout, UncertaintyName
+    from nestling.delivery.moment_graph import moments_graph
+    from nestling.delivery.options import Destination, Layout, UncertaintyName
     from nestling.delivery.packed_weights import to_packed
     from nestling.delivery.quantised import Quantised
     from nestling.delivery.small import (
@@ -35,9 +37,11 @@ __all__ = [
     "SmallNetwork",
     "all_widths_model",
     "data_record",
+    "drawn_graph",
     "export",
     "load_hub",
     "load_small",
+    "moments_graph",
     "push_hub",
     "save_small",
     "small_record",

@@ -1,6 +1,6 @@
 """``export``: a network as a file that runs without torch, checked in its own runtime before it is delivered."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -11,10 +11,11 @@ from torch import nn
 
 from nestling.data import Data
 from nestling.delivery.about import Known, data_record
+from nestling.delivery.every_width import cuts_of, written_every_width
 from nestling.delivery.formats import FORMATS, FileFormat, Graph
 from nestling.delivery.graphs import GRAPHS
 from nestling.delivery.options import Layout
-from nestling.delivery.source import as_known, source_of
+from nestling.delivery.source import CutLike, as_known, source_of
 from nestling.delivery.verify import latencies_of, verified
 from nestling.errors import ArgumentError, NestlingError, RunError
 from nestling.prediction import Calibration, Likelihood, likelihood_named
@@ -31,7 +32,8 @@ class Exported:
 
     ``difference`` is the largest difference from torch that was seen, relative to the largest answer. ``latency_ms`` is
     the median for one example in the file's runtime on this CPU. ``whole`` has the bytes and milliseconds of the
-    network at full width, written and measured in the same way (None if the file is of the whole network).
+    network at full width, written and measured in the same way (None if the file is of the whole network). Of a file
+    of several widths ``widths`` has the milliseconds of each, by the name of its cut.
     """
 
     files: tuple[Path, ...]
@@ -40,9 +42,12 @@ class Exported:
     latency_ms: float
     about: Mapping[str, Any] = field(repr=False)
     whole: tuple[int, float] | None = None
+    widths: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        text = f"{self.files[0]}: {self.bytes:,} bytes, {self.latency_ms:.3g} ms for one example here"
+        at = "".join(f", {latency:.3g} ms at {name}" for name, latency in self.widths.items())
+        alone = f", {self.latency_ms:.3g} ms"
+        text = f"{self.files[0]}: {self.bytes:,} bytes{at or alone} for one example here"
         if self.whole is not None:
             size, latency = self.whole
             text += f" (the whole network: {size:,} bytes, {latency:.3g} ms)"
@@ -57,6 +62,7 @@ def export(
     cut: float | Mapping[str, int] | Cut | None = None,
     to: str = "onnx",
     uncertainty: str | None = None,
+    widths: Sequence[CutLike] | str | None = None,
     data: Data | Mapping[str, Any] | None = None,
     likelihood: str | Likelihood | None = None,
     calibration: Calibration | None = None,
@@ -79,6 +85,9 @@ def export(
         uncertainty: what the file says of its own uncertainty: ``"draws"`` averages draws of the weights, whose noise
             is an input that ``nl.runtime.open`` makes from a seed; ``"moments"`` carries means and variances
             through the network in one pass; None is the distribution of the mean weights.
+        widths: for a nested network or a run, write one ONNX file for several cuts, the width of which is chosen when
+            it is opened: a list of cuts, or ``"all"`` for those of the run's recipe. Its probabilities have no
+            temperature.
         data: the data that the network was trained on, or their record in a run. With it the file normalises its
             inputs itself, and knows the names of the classes.
         likelihood: what the outputs mean; by default what the network was trained with, and categorical with ``data``
@@ -112,6 +121,12 @@ def export(
     given = Known(data_record(data), None if likelihood is None else likelihood_named(likelihood), calibration, run)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         source = source_of(network, example, cut, as_known(network, given, cut), layout, as_bytes)
+        if widths is not None:
+            if cut is not None or uncertainty is not None or to != "onnx":
+                needed = "left out, and to='onnx', for a file of several widths"
+                raise ArgumentError("cut, uncertainty or to", "some", needed, "Leave out widths for one cut.")
+            place, size, worst, by_cut, about = written_every_width(network, source, cuts_of(network, widths), target)
+            return Exported((place,), size, worst, max(by_cut.values()), about, widths=by_cut)
         make = GRAPHS[uncertainty]
         whole = make(source.whole()) if compare and not source.is_whole else None
         return _written(form, make(source), target, whole)

@@ -16,15 +16,19 @@ from nestling.errors import ArgumentError
 from nestling.runtime import BATCH, NORMAL
 
 
-def plain_graph(source: Source) -> Graph:
-    """One pass with the mean weights: the distribution that the likelihood reads in it, or the outputs as they are."""
+def plain_graph(source: Source, ports: Sequence[Port] = ()) -> Graph:
+    """One pass with the mean weights: the distribution that the likelihood reads in it, or the outputs as they are.
+
+    ``ports`` are the inputs, by default those that the network's code names.
+    """
     args, kwargs = source.example
     output = source.network(*args, **kwargs)
     known = source.known
     answer = None if known.likelihood is None else Answer(known.likelihood, known.temperature, output)
     outputs = output_names(output) if answer is None else answer.names
     called = Called(source.network, source.example)
-    return delivered_graph(source, called, ports_of(source.network, source.example), outputs, answer=answer)
+    inputs = ports or ports_of(source.network, source.example)
+    return delivered_graph(source, called, inputs, outputs, answer=answer)
 
 
 def delivered_graph(

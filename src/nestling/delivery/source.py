@@ -56,11 +56,15 @@ class Source:
             problem = f"the network can't run one example by itself ({' '.join(str(error).split())[:200]})"
             raise TraceError(f"{problem}, and a file takes batches of any size. Pass an example of one.") from error
 
-    def whole(self) -> "Source":
-        """The same at full width; its calibration is of no use there, and is kept for the same graph."""
+    def at(self, cut: Cut, asked: CutLike) -> "Source":
+        """The same at another cut; what is known stays as it is, for a graph of the same kind."""
         assert self.nested is not None
-        cut = full_cut(self.nested.groups)
-        return replace(self, network=_delivered(self.nested.extracted(cut)), cut=cut, asked=1.0)
+        return replace(self, network=_delivered(self.nested.extracted(cut)), cut=cut, asked=asked)
+
+    def whole(self) -> "Source":
+        """The same at full width."""
+        assert self.nested is not None
+        return self.at(full_cut(self.nested.groups), 1.0)
 
 
 def source_of(

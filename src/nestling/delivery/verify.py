@@ -28,7 +28,16 @@ def verified(graph: Graph, session: Session) -> float:
         raise NestlingError(f"the file has the inputs and outputs {session.inputs, session.outputs}, not {names}.")
     if session.about != json.loads(json.dumps(graph.about)):
         raise NestlingError("the record that the file has is not the one that was written to it.")
-    worst = max(_difference(graph, session, inputs) for inputs in _new_inputs(graph))
+    return check_difference(worst_difference(graph, session))
+
+
+def worst_difference(graph: Graph, session: Session) -> float:
+    """The largest difference between the answers of a file and torch's on new inputs."""
+    return max(_difference(graph, session, inputs) for inputs in _new_inputs(graph))
+
+
+def check_difference(worst: float) -> float:
+    """Refuse a difference that is larger than rounding makes it."""
     if worst > TOLERANCE:
         raise NestlingError(
             f"the file's answers differ from torch's by {worst:.2g} of the largest one, and rounding makes at most "

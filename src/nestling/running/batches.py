@@ -70,8 +70,8 @@ def check_like_example(example: Call, call: Call, fault: Exception) -> None:
         return
     wanted, given = _named(example), _named(call)
     if wanted.keys() != given.keys():
-        names, needed = ", ".join(given) or "nothing", f"{', '.join(wanted)}, as the example given to nest has"
-        raise ArgumentError("inputs", names, needed, "Drop or rename them, or pass batch=.") from fault
+        needed, advice = f"{_listed(example)}, as in the example given to nest", "Rename or drop some, or pass batch=."
+        raise ArgumentError("inputs", _listed(call), needed, advice) from fault
     for name, like in wanted.items():
         tensor = given[name]
         if not (isinstance(like, Tensor) and isinstance(tensor, Tensor)):
@@ -92,6 +92,12 @@ def _shape(tensor: Tensor) -> str:
 def _named(call: Call) -> dict[str, Any]:
     args, kwargs = call
     return {"inputs" if len(args) == 1 else f"input {number}": value for number, value in enumerate(args)} | kwargs
+
+
+def _listed(call: Call) -> str:
+    args, kwargs = call
+    by_position, by_name = f"{len(args)} by position", f"{', '.join(kwargs)} by name"
+    return " and ".join([by_position] * bool(args) + [by_name] * bool(kwargs)) or "nothing"
 
 
 def _described(batch: object) -> str:

@@ -170,19 +170,19 @@ def _group_from_json(entry: Mapping[str, Any], axes: "_Axes", lists: _Lists) -> 
         raise ArgumentError("groups", f"{str(name)[:40]!r}, with wrong or missing entries", "what a group has", _ADVICE)
     if (fields["drops"] and len(fields["drops"]) != size) or not axes.shapes.keys() >= set(fields["quantises"]):
         raise ArgumentError("groups", f"{name[:40]!r} with other layers", "layers of the network", _ADVICE)
-    pieces = tuple(_slice_from_json(piece, size, axes, lists) for piece in slices)
+    pieces = tuple(_slice_from_json(piece, size, axes, lists, is_free=is_free) for piece in slices)
     return Group(
         **fields | {"slices": pieces, "drops": tuple(fields["drops"]), "quantises": tuple(fields["quantises"])}
     )
 
 
-def _slice_from_json(entry: Mapping[str, Any], size: int, axes: "_Axes", lists: _Lists) -> Slice:
+def _slice_from_json(entry: Mapping[str, Any], size: int, axes: "_Axes", lists: _Lists, *, is_free: bool) -> Slice:
     name, shape = entry["tensor"], axes.shapes.get(entry["tensor"])
     if shape is None or not isinstance(entry["reads"], bool):
         raise ArgumentError("slices", f"one of {str(name)[:60]}", "tensors of the network", _ADVICE)
     axis = whole(entry["axis"], 0, len(shape) - 1)
     rows = lists.read(entry["rows"], shape[axis])
-    axes.take(name, axis, len(rows))
+    axes.take(name, axis, len(rows), is_free=is_free)
     if len(rows) % size or rows.min() < 0 or rows.max() >= shape[axis]:
         description = f"{len(rows)} rows up to {rows.max()} for {size} units, of {name}"
         raise ArgumentError("slices", description, f"rows of an axis of {shape[axis]}", _ADVICE)
@@ -190,14 +190,24 @@ def _slice_from_json(entry: Mapping[str, Any], size: int, axes: "_Axes", lists: 
 
 
 class _Axes:
-    """The axes of a module's tensors; each row belongs to at most one unit."""
+    """The axes of a module's tensors; each row belongs to at most one unit that can be cut.
+
+    A group that can't be cut lists its axes whole, also the rows of another group in them: those of a stream, say, that
+    a shortcut sets between channels of zeros. The other group may not have been chosen to be cut, which makes it two.
+    """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.shapes = {name: tensor.shape for name, tensor in tensors.items()}
-        self._free_rows = {(name, axis): size for name, shape in self.shapes.items() for axis, size in enumerate(shape)}
+        self._rows_left = {
+            (name, axis, is_free): size if is_free else 2 * size
+            for name, shape in self.shapes.items()
+            for axis, size in enumerate(shape)
+            for is_free in (True, False)
+        }
 
-    def take(self, name: str, axis: int, count: int) -> None:
-        """Take free rows of an axis."""
-        self._free_rows[name, axis] -= count
-        if self._free_rows[name, axis] < 0:
-            raise ArgumentError("slices", f"more rows than {name} has", "each row in one unit at most", _ADVICE)
+    def take(self, name: str, axis: int, count: int, *, is_free: bool) -> None:
+        """Take rows of an axis for a group, which can be cut if it ``is_free``."""
+        self._rows_left[name, axis, is_free] -= count
+        if self._rows_left[name, axis, is_free] < 0:
+            needed = "each row in one group that can be cut and two that can't, at most"
+            raise ArgumentError("slices", f"the rows of {name} too often", needed, _ADVICE)

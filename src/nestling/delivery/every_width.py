@@ -1,0 +1,89 @@
+"""The file of every width, written whole: it is verified at each of its cuts before it is put in place."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nestling.delivery.all_widths import all_widths_model
+from nestling.delivery.deployable import ports_of
+from nestling.delivery.graphs import plain_graph
+from nestling.delivery.source import CutLike, Source
+from nestling.delivery.verify import check_difference, latencies_of, worst_difference
+from nestling.errors import ArgumentError
+from nestling.reading import make_cut
+from nestling.runtime import OnnxSession
+from nestling.storage import make_folder, put, written_whole
+from nestling.training import Run
+
+CUTS = (0.25, 0.5, 0.75, 1.0)
+"""The cuts of a file of every width, where neither the caller nor a run names some."""
+
+
+def cuts_of(network: object, widths: Sequence[CutLike] | str) -> list[CutLike]:
+    """The cuts of a file: those that are given, or for ``"all"`` those of the run's recipe."""
+    if isinstance(widths, str):
+        if widths != "all":
+            raise ArgumentError("widths", repr(widths), "'all', or a list of cuts", "Pass [0.25, 0.5, 1.0].")
+        return list(network.recipe.cuts if isinstance(network, Run) else CUTS)
+    return list(widths)
+
+
+def written_every_width(
+    network: object, source: Source, cuts: Sequence[CutLike], target: Path
+) -> tuple[Path, int, float, dict[str, float], Mapping[str, Any]]:
+    """Write one ONNX file for several cuts; give it with its size, difference, milliseconds by cut, and record.
+
+    Every cut is opened with its sizes fixed, and compared with the extracted network at the batches of ``verified``.
+    Probabilities are those of the logits as they are, because each cut would have a temperature of its own.
+    """
+    nested = source.nested
+    if nested is None:
+        raise ArgumentError("widths", "a plain network", "a nested network, or a run", "Nest it to cut it.")
+    source = replace(source, known=replace(source.known, calibration=None))
+    ports = ports_of(source.network, source.example)
+    model = all_widths_model(
+        nested,
+        [cut if isinstance(cut, float | int) else make_cut(nested.groups, cut) for cut in cuts],
+        lambda plain: plain_graph(replace(source, network=plain), ports),
+        quality=_quality(network),
+    )
+    make_folder(target.parent)
+    with written_whole(target) as folder:
+        path = folder / target.name
+        path.write_bytes(model.SerializeToString(deterministic=True))
+        rows = OnnxSession(path).about["widths"]["table"]
+        worst, opened = 0.0, []
+        for row in rows:
+            graph = plain_graph(source.at(make_cut(nested.groups, row["cut"]), row["cut"]))
+            session = _Fixed(path, row["sizes"])
+            worst = max(worst, worst_difference(graph, session))
+            opened.append((graph, session))
+        check_difference(worst)
+        latencies = dict(zip((row["name"] for row in rows), latencies_of(opened), strict=True))
+        about, size = opened[-1][1].about, path.stat().st_size
+        del opened, session
+        (place,) = put((path,), folder, target.parent)
+    return place, size, worst, latencies, about
+
+
+class _Fixed(OnnxSession):
+    """A file that is open at one of its cuts, and called with the inputs of the network alone."""
+
+    def __init__(self, path: Path, sizes: Mapping[str, int]) -> None:
+        super().__init__(path, choose=lambda _: sizes)
+        self._fills = {name: np.zeros(size, np.uint8) for name, size in sizes.items()}
+
+    def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs by name, for an array per input of the network."""
+        return super().run({**arrays, **self._fills})
+
+
+def _quality(network: object) -> dict[str, float] | None:
+    """The validation accuracy of a run's weights, by the name of the cut, where there is one."""
+    kept = [line for line in network.log if line.get("kept")] if isinstance(network, Run) else []
+    scores = kept[-1]["validation"] if kept else {}
+    found = {f"{float(cut):g}": figures["accuracy"] for cut, figures in scores.items() if "accuracy" in figures}
+    return found or None
