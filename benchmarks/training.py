@@ -29,13 +29,13 @@ CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "plain, channels last": {"last": True},
     "local": {"sampling": "local"},
-    "one number a channel": {"sampling": "channel"},
-    "one weight a batch": {"sampling": "shared"},
+    "one value per channel": {"sampling": "channel"},
+    "one draw per batch": {"sampling": "shared"},
     "local, two draws": {"sampling": "local", "draws": 2},
-    "one weight a batch, two draws": {"sampling": "shared", "draws": 2},
+    "one draw per batch, two draws": {"sampling": "shared", "draws": 2},
     "local, full": {"sampling": "local", "full": True},
-    "one number a channel, full": {"sampling": "channel", "full": True},
-    "one weight a batch, full": {"sampling": "shared", "full": True},
+    "one value per channel, full": {"sampling": "channel", "full": True},
+    "one draw per batch, full": {"sampling": "shared", "full": True},
     **{name: {"peer": name} for name in peers.installed()},
 }
 AVERAGED = 24

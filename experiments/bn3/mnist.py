@@ -1,4 +1,4 @@
-"""BN3 against FN3 on MNIST's 784-512-128-10, with KMNIST as the strange data: one JSON line a run, then the table.
+"""BN3 against FN3 on MNIST's 784-512-128-10, with KMNIST out of distribution: one JSON line per run, then the table.
 
 NESTLING_DATA=folder python experiments/bn3/mnist.py run bn3 0 --out results.jsonl
 python experiments/bn3/mnist.py table results.jsonl
@@ -68,7 +68,7 @@ def run(name: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
     chosen = chosen.but(**changes)
     torch.manual_seed(seed)
     data = nl.data.load("mnist", seed=seed)
-    strange = nl.data.load("kmnist", splits=("test",)).normalised_like(data)
+    foreign = nl.data.load("kmnist", splits=("test",)).normalised_like(data)
     network = nl.nest(
         nl.models.build("mlp"), torch.zeros(2, 1, 28, 28), num_blocks=NUM_BLOCKS, num_always=NUM_ALWAYS, **options
     )
@@ -78,7 +78,7 @@ def run(name: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
     cuts = [width / NUM_BLOCKS for width in (WIDTHS if name != "plain" else WIDTHS[-1:])]
     rows = {}
     for cut in cuts:
-        scores = nl.evaluate(network, data.batches("test", 500), cut=cut, ood=strange.batches("test", 500))
+        scores = nl.evaluate(network, data.batches("test", 500), cut=cut, ood=foreign.batches("test", 500))
         assert isinstance(scores, ClassScores)
         calibration = found.calibration(cut)
         rows[str(round(cut * NUM_BLOCKS))] = {

@@ -1,6 +1,6 @@
 """The one-pass distribution beside 100 samples of a network trained here: accuracy, ECE, AUPR against other images.
 
-Draws are made in several sets, since two sets of 100 draws differ too; strange images are shown to the first of them.
+Draws are made in several sets, since two sets of 100 draws differ too; out-of-distribution images are shown to the first of them.
 
 NESTLING_DATA=folder python experiments/bn3/one_pass.py lenet_300_100 0 --out one_pass.jsonl
 NESTLING_DATA=folder python experiments/bn3/one_pass.py vgg11 0 --epochs 30 --precision bfloat16 --out one_pass.jsonl
@@ -23,9 +23,9 @@ from nestling.prediction.likelihoods import Categorical
 CUTS = (0.25, 0.5, 1.0)
 SAMPLES, BATCH = 100, 250
 NETWORKS: dict[str, dict[str, Any]] = {
-    "lenet_300_100": {"data": "mnist", "strange": "fashion_mnist"},
-    "lenet_5_caffe": {"data": "mnist", "strange": "fashion_mnist"},
-    "vgg11": {"data": "cifar10", "strange": "svhn", "width": 0.25},
+    "lenet_300_100": {"data": "mnist", "ood": "fashion_mnist"},
+    "lenet_5_caffe": {"data": "mnist", "ood": "fashion_mnist"},
+    "vgg11": {"data": "cifar10", "ood": "svhn", "width": 0.25},
 }
 """What each is trained on, what it is shown that it does not know, and its size."""
 
@@ -43,12 +43,12 @@ def run(
     torch.manual_seed(seed)
     own = NETWORKS[network]
     data = nl.data.load(own["data"], seed=seed)
-    strange = nl.data.load(own["strange"], splits=("test",)).normalised_like(data)
+    foreign = nl.data.load(own["ood"], splits=("test",)).normalised_like(data)
     module = nl.models.build(network, width=own.get("width", 1.0)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     nested = nl.nest(module, torch.zeros(2, *nl.models.example_shape(network)), weights="gaussian", num_blocks=16)
     recipe = nl.Recipe(epochs=epochs, batch_size=256, seed=seed, cuts=CUTS, precision=precision)
     nl.train(nested, data, recipe, out=folder)
-    test, ood = (list(islice(part.batches("test", BATCH), images // BATCH)) for part in (data, strange))
+    test, ood = (list(islice(part.batches("test", BATCH), images // BATCH)) for part in (data, foreign))
     about = {"network": network, "seed": seed, "epochs": epochs}
     yield about | {"variance_kept": variance_kept(nested, test[0][0])}
     for by in ways:
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("network", choices=tuple(NETWORKS))
     parser.add_argument("seed", type=int)
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--images", type=int, default=10_000, help="of the test set, and as many strange ones")
+    parser.add_argument("--images", type=int, default=10_000, help="of the test set, and as many out-of-distribution ones")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of training")
     parser.add_argument("--by", nargs="+", choices=("draws", "moments"), default=("draws", "moments"))
     parser.add_argument("--sets", type=int, default=2, help="of 100 draws")

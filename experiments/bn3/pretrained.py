@@ -97,8 +97,8 @@ def as_it_comes(weights: Path) -> dict[str, Any]:
     """The network itself, with the statistics that it has."""
     found = nl.nest(pretrained(weights), torch.zeros(2, 3, 32, 32), weights=None, sort="none").eval()
     data = data_of(0)
-    strange = nl.data.load("svhn", splits=("test",)).normalised_like(data).batches("test", 500)
-    own = figures_of(nl.evaluate(found, data.batches("test", 500), samples=0, ood=strange))
+    foreign = nl.data.load("svhn", splits=("test",)).normalised_like(data).batches("test", 500)
+    own = figures_of(nl.evaluate(found, data.batches("test", 500), samples=0, ood=foreign))
     row = {"method": "as it comes", "seed": 0, "epochs": 0, "changes": {}, "precision": "float32", "seconds": 0.0}
     return row | {"rows": {"1.0": own}}
 

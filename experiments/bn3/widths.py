@@ -116,8 +116,8 @@ def run(network: str, name: str, seed: int, epochs: int, width: float | None, pr
 def scores(nested: nl.Nested, data: Data, recipe: nl.Recipe, cut: Any, samples: int) -> dict[str, float]:  # noqa: ANN401
     """Figures on the test images at a cut whose norms are recalibrated first, as the network answers by itself."""
     nl.recalibrate(nested, make_feed(data, recipe).recalibration, cut)
-    strange = nl.data.load("svhn", splits=("test",)).normalised_like(data).batches("test", 500)
-    found = nl.evaluate(nested, data.batches("test", 500), cut=cut, samples=samples, ood=strange)
+    foreign = nl.data.load("svhn", splits=("test",)).normalised_like(data).batches("test", 500)
+    found = nl.evaluate(nested, data.batches("test", 500), cut=cut, samples=samples, ood=foreign)
     return figures_of(found) | {"macs": nl.cost(nested, cut).macs}
 
 
