@@ -1,6 +1,7 @@
 """The one-pass distribution beside 100 samples of a network trained here: accuracy, ECE, AUPR against other images.
 
-Draws are made in several sets, since two sets of 100 draws differ too; out-of-distribution images are shown to the first of them.
+Draws are made in several sets, since two sets of 100 draws differ too; the first of them sees
+out-of-distribution images as well.
 
 NESTLING_DATA=folder python experiments/bn3/one_pass.py lenet_300_100 0 --out one_pass.jsonl
 NESTLING_DATA=folder python experiments/bn3/one_pass.py vgg11 0 --epochs 30 --precision bfloat16 --out one_pass.jsonl
@@ -82,7 +83,7 @@ def main() -> None:
     parser.add_argument("network", choices=tuple(NETWORKS))
     parser.add_argument("seed", type=int)
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--images", type=int, default=10_000, help="of the test set, and as many out-of-distribution ones")
+    parser.add_argument("--images", type=int, default=10_000, help="of the test set, and as many of other data")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of training")
     parser.add_argument("--by", nargs="+", choices=("draws", "moments"), default=("draws", "moments"))
     parser.add_argument("--sets", type=int, default=2, help="of 100 draws")
