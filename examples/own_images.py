@@ -1,4 +1,4 @@
-"""From a network and a folder of images (folder/<class>/<image>) of your own to a small network in a file."""
+"""From a network and a folder of images (folder/<class>/<image>) of your own to an ONNX file of a small network."""
 
 from pathlib import Path
 
@@ -8,7 +8,6 @@ from torch import nn
 from tyro.conf import Positional
 
 import nestling as nl
-from nestling.delivery import data_record, save_small, small_record
 
 
 def cnn(channels: int, num_classes: int) -> nn.Module:
@@ -42,13 +41,11 @@ def main(
         macs = nl.cost(nested, scored).macs
         print(f"{name}: {macs:,} multiply-adds, accuracy {scores.accuracy:.1%}, ECE {scores.ece:.1%}")
 
-    about = small_record(data_record(data), nested.likelihood) | {"cut": cut.as_dict()}
-    save_small(nl.extract(nested, cut), nested.example, out / "small", about)
-
-    small = nl.load_small(out / "small")  # data alone: nothing in the folder is run as code
-    test = data.split("test")
-    right = small.predict(test.inputs).labels == test.targets  # bytes, as in the files: the folder knows mean and std
-    print(f"{out / 'small'}: accuracy {float(right.float().mean()):.1%}")
+    file = nl.export(nested, out / "small.onnx", cut=cut, data=data).files[0]  # compared with torch before it is there
+    network, test = nl.runtime.open(file), data.split("test")  # needs numpy and onnxruntime alone
+    answers = network.predict(test.inputs.numpy())  # bytes, as in the files: the network knows mean and std
+    right = answers.probs.argmax(1) == test.targets.numpy()
+    print(f"{file}: accuracy {right.mean():.1%}")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ TRAINERS = {"accelerate_loop": "accelerate", "fabric_loop": "lightning_fabric", 
 NEEDS = {
     **TRAINERS,
     "hugging_face": "transformers",
-    "own_images": "torch",
+    "own_images": "onnxruntime",
     "prune_to_half_latency": "torch",
     "regression": "sklearn",
 }
@@ -120,7 +120,7 @@ def test_an_own_cnn_and_image_folder_become_a_file(tmp_path):
     assert accuracies[1] == accuracies[2], "the file computes what the cut did"
     sizes = [int(re.search(r"([\d,]+) multiply-adds", line)[1].replace(",", "")) for line in (whole, cut)]
     assert sizes[1] <= 0.5 * sizes[0]
-    assert nl.load_small(tmp_path / "run" / "small")(torch.zeros(3, 1, 16, 16)).shape == (3, 4)
+    assert (tmp_path / "run" / "small.onnx").is_file()
 
 
 def test_a_hugging_face_classifier():
