@@ -35,7 +35,7 @@ SEARCHED = (6 / 16, 10 / 16, 14 / 16)
 NETWORKS: dict[str, dict[str, Any]] = {
     "vgg11": {"width": 0.25},
     "mobilenet_v2": {"width": 0.25},
-    "resnext_cifar": {"width": 0.25},
+    "resnext_cifar": {"width": 0.125, "base_width": 32, "stream": 0.25},  # 8 paths of 4 to 16 channels
 }
 DRAWS = 6
 
@@ -60,7 +60,7 @@ METHODS = {
     "alone_bayesian": Method({"weights": "ivon", "order": "full"}, {"cuts": (1.0,)}),
     "nested_plain": Method(PLAIN, epochs=1.35),
     "nested_plain_uniform": Method(PLAIN | {"order": "uniform"}, epochs=1.35),
-    "nested": Method({"weights": "ivon"}, epochs=1.35),
+    "nested": Method({"weights": "ivon"}, epochs=1.4),
     "nested_log_uniform": Method({"weights": "gaussian"}, {"kappa": 0.001}, epochs=1.2),
     "fn3": Method(
         PLAIN | {"order": "uniform"}, DRAWN | {"coupled": 0.0, "sandwich": 0.0, "explore": 0.0, "draws": 1}, epochs=2.4
