@@ -77,7 +77,7 @@ def export(
         wanted = choose(run, cut, under, trust=trust).cut
         recalibrated(run, [wanted], trust=trust)
         target = folder / f"small-{cost(run.nested, wanted).params}{FORMATS[to].suffix}" if out is None else out
-        calibration = _calibration(run, wanted, drawn=uncertainty is not None, trust=trust)
+        calibration = calibration_of(run, wanted, drawn=uncertainty is not None, trust=trust)
         options |= {"cut": wanted, "uncertainty": uncertainty, "calibration": calibration}
         exported = run_export(run, target, **options)
         if int8:
@@ -116,7 +116,7 @@ def _export_small(folder: Path, target: Path, options: dict[str, Any]) -> Export
     return run_export(load_small(folder), target, example, **vars(known), **options)
 
 
-def _calibration(run: Run, cut: Cut, *, drawn: bool, trust: bool) -> Calibration | None:
+def calibration_of(run: Run, cut: Cut, *, drawn: bool, trust: bool) -> Calibration | None:
     """The calibration for what the file computes: the run's own one if weights are drawn, else one of their means."""
     if run.data.get("loaded_with") is None:
         return run.calibration(cut)

@@ -1,0 +1,83 @@
+"""The application: the routes of a service, for any server that speaks ASGI."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from nestling.errors import ArgumentError
+from nestling.service.cascading import Cascading
+from nestling.service.dispatcher import Dispatcher
+from nestling.service.engine import Engine
+from nestling.service.gate import App, Gate
+from nestling.service.metrics import Metrics
+from nestling.service.options import Serving
+
+
+def application(
+    engine: Engine,
+    *,
+    name: str = "network",
+    options: Serving = Serving(),  # noqa: B008 (frozen)
+    cascade: Cascading | None = None,
+    token: str | None = None,
+) -> "Service":
+    """A network behind HTTP: the Open Inference Protocol, ``/predict`` for images, metrics, and a page to try it.
+
+    Args:
+        engine: the network at its widths.
+        name: the name of the model in the protocol.
+        options: what the service aims at, and its limits.
+        cascade: the steps and thresholds for requests that ask for ``confidence: "fitted"``.
+        token: what callers must send as ``Authorization: Bearer TOKEN``; None lets everybody in.
+
+    Returns:
+        An ASGI application: uvicorn, hypercorn or Ray Serve run it.
+
+    Raises:
+        ArgumentError: if the extra ``serve`` is not installed.
+
+    Example:
+        >>> app = application(FileEngine("digits.onnx"))
+        >>> uvicorn.run(app)
+    """
+    try:
+        import starlette  # noqa: F401
+    except ImportError:
+        advice = "Install it with: pip install 'nestling[serve]'"
+        raise ArgumentError("starlette", "nothing", "installed to serve a network", advice) from None
+    return Service(engine, name, options, cascade, token)
+
+
+class Service:
+    """A network behind HTTP, as an ASGI application; ``draining`` is true once it takes no more requests."""
+
+    def __init__(
+        self, engine: Engine, name: str, options: Serving, cascade: Cascading | None, token: str | None
+    ) -> None:
+        from nestling.service.routes import Routes  # needs starlette, which may be missing
+
+        widths = ", ".join(width.name for width in engine.widths)
+        self.about = f"{name!r} at widths {widths} ({engine.platform})"
+        self.metrics = Metrics()
+        self.dispatcher = Dispatcher(engine, options, self.metrics)
+        self.draining = False
+        routes = Routes(engine, name, options, cascade, self)
+        self._app: App = Gate(routes.app(self._lifespan), options, self.metrics, token, routes.route_of)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401
+        """Answer a request, as ASGI has it."""
+        await self._app(scope, receive, send)
+
+    async def drain(self) -> None:
+        """Take no more requests, and finish those that were taken."""
+        self.draining = True
+        await self.dispatcher.stop()
+
+    @asynccontextmanager
+    async def _lifespan(self, _: object) -> AsyncIterator[None]:
+        self.dispatcher.start()
+        yield
+        await self.drain()
+
+
+Lifespan = Callable[[object], Any]
