@@ -1,7 +1,8 @@
 """The application: the routes of a service, for any server that speaks ASGI."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from nestling.errors import ArgumentError
@@ -11,6 +12,7 @@ from nestling.service.engine import Engine
 from nestling.service.gate import App, Gate
 from nestling.service.metrics import Metrics
 from nestling.service.options import Serving
+from nestling.service.refusals import Refused
 
 
 def application(
@@ -58,9 +60,11 @@ class Service:
 
         widths = ", ".join(width.name for width in engine.widths)
         self.about = f"{name!r} at widths {widths} ({engine.platform})"
-        self.metrics = Metrics()
+        self.metrics, self.options = Metrics(), options
         self.dispatcher = Dispatcher(engine, options, self.metrics)
         self.draining = False
+        self._taken, self._none_taken = 0, asyncio.Event()
+        self._none_taken.set()
         routes = Routes(engine, name, options, cascade, self)
         self._app: App = Gate(routes.app(self._lifespan), options, self.metrics, token, routes.route_of)
 
@@ -68,9 +72,28 @@ class Service:
         """Answer a request, as ASGI has it."""
         await self._app(scope, receive, send)
 
+    @contextmanager
+    def taking(self) -> Iterator[None]:
+        """For the time in which a request that was taken is answered.
+
+        Raises:
+            Refused: if the service takes no more requests.
+        """
+        if self.draining:
+            raise Refused(503, "the service is stopping", {"Connection": "close", "Retry-After": "5"})
+        self._taken += 1
+        self._none_taken.clear()
+        try:
+            yield
+        finally:
+            self._taken -= 1
+            if not self._taken:
+                self._none_taken.set()
+
     async def drain(self) -> None:
         """Take no more requests, and finish those that were taken."""
         self.draining = True
+        await self._none_taken.wait()
         await self.dispatcher.stop()
 
     @asynccontextmanager

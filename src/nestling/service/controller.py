@@ -27,8 +27,9 @@ class Law:
     A width is held while the predicted latency is at most ``hold_share`` of the ``target`` and the predicted share of
     time that is busy at most ``hold_busy``. A wider one is taken after ``patience`` seconds in which it kept below
     ``widen_share`` and ``widen_busy``. The gap between the two pairs is the hysteresis. A batch takes at most
-    ``batch_share`` of the target, because a request may wait for one batch and run in the next. The rate of arrivals
-    is an exponential average over ``memory`` seconds.
+    ``batch_share`` of the target, because a request may wait for one batch and run in the next. Requests
+    that would wait longer than ``wait_share`` of the target even at the narrowest width are refused. The rate of
+    arrivals is an exponential average over ``memory`` seconds.
     """
 
     target: float
@@ -38,8 +39,9 @@ class Law:
     widen_share: float = 0.4
     widen_busy: float = 0.7
     batch_share: float = 0.2
+    wait_share: float = 0.7
     patience: float = 0.5
-    memory: float = 0.5
+    memory: float = 0.7
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,17 @@ def within(law: Law, load: Load, times: Sequence[BatchTime], budget: float) -> i
     return max(fitting, default=0)
 
 
+def most_waiting(law: Law, queue: int, narrowest: BatchTime) -> int:
+    """The most examples that may wait: those that the narrowest width answers within ``wait_share`` of the target.
+
+    What comes beyond it could only be answered too late, so it is refused at once. It is at least a batch, and at most
+    the limit that was set for the ``queue``.
+    """
+    limit = batch_limit(law, narrowest)
+    batches = math.floor(law.wait_share * law.target / max(narrowest.of(limit), _SHORTEST))
+    return min(queue, max(law.max_batch, batches * limit))
+
+
 def slowness(before: float, predicted: float, observed: float) -> float:
     """How much longer batches take than was measured when the service started, averaged over the latest batches."""
     ratio = min(SLOWEST, max(1 / SLOWEST, observed / predicted)) if predicted > 0 else 1.0
@@ -158,3 +171,4 @@ LEARNING = 0.2
 """The weight of the latest batch in the average of ``slowness``."""
 SLOWEST = 20.0
 """One batch changes the average by no more than if it had taken this many times as long as expected."""
+_SHORTEST = 1e-6

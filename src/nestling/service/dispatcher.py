@@ -21,6 +21,7 @@ from nestling.service.controller import (
     State,
     batch_limit,
     chosen,
+    most_waiting,
     slowed,
     slowness,
     within,
@@ -108,7 +109,7 @@ class Dispatcher:
     def __init__(self, engine: Engine, options: Serving, metrics: Metrics) -> None:
         self.engine, self.metrics = engine, metrics
         self.law = Law(options.target_ms / 1000, options.max_batch)
-        self._most_waiting, self._collect = options.queue, options.collect_ms / 1000
+        self._queue, self._collect = options.queue, options.collect_ms / 1000
         self._measured = measured(engine, options.max_batch)
         self._slowness = 1.0
         self._rate = Rate(self.law.memory)
@@ -117,8 +118,6 @@ class Dispatcher:
         self._thread = ThreadPoolExecutor(1, "nestling-run")
         self._tasks: list[asyncio.Task[None]] = []
         self._work = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     @property
     def waiting(self) -> int:
@@ -136,12 +135,12 @@ class Dispatcher:
         return slowed(self._measured, self._slowness)
 
     def start(self) -> None:
-        """Begin to run batches, in the running event loop."""
-        self._tasks = [asyncio.create_task(self._batches()), asyncio.create_task(self._looks())]
+        """Begin to run batches, in the running event loop, unless they run already."""
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._batches()), asyncio.create_task(self._looks())]
 
     async def stop(self) -> None:
-        """Finish all that was taken, then stop."""
-        await self._idle.wait()
+        """Stop, once nothing waits any more."""
         for task in self._tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
@@ -154,15 +153,13 @@ class Dispatcher:
         Raises:
             Refused: if the queue is full, or the network refuses the inputs.
         """
+        self.start()
         size, now = len(next(iter(inputs.values()))), time.perf_counter()
         self._rate = self._rate.after(size, now)
-        if self.waiting + size > self._most_waiting:
-            seconds = self.waiting * self.times[0].each
-            retry = {"Retry-After": str(max(1, round(seconds)))}
-            raise Refused(429, f"{self.waiting} examples wait already: try again later", retry)
+        if self.waiting + size > most_waiting(self.law, self._queue, self.times[0]):
+            raise Refused(429, f"{self.waiting} examples wait already: try again later", {"Retry-After": "1"})
         request = _Request(inputs, size, wish, now, asyncio.get_running_loop().create_future())
         self._pieces.append(_Piece(request, np.arange(size), self._first_width(wish, now)))
-        self._idle.clear()
         self._work.set()
         return await request.answer
 
@@ -202,18 +199,15 @@ class Dispatcher:
             began = time.perf_counter()
             try:
                 outputs = await loop.run_in_executor(self._thread, self._run, width, pieces)
+                expected = self._measured[width].of(sum(len(piece.rows) for piece in pieces))
+                self._slowness = slowness(self._slowness, expected, time.perf_counter() - began)
+                self._give(width, pieces, outputs)
             except ArgumentError as error:
                 _refuse(pieces, Refused(400, str(error)))
             except Exception as error:  # whatever a runtime raises: the service goes on with the next batch
                 _refuse(pieces, error)
-            else:
-                num = sum(len(piece.rows) for piece in pieces)
-                took = time.perf_counter() - began
-                self._slowness = slowness(self._slowness, self._measured[width].of(num), took)
-                self._give(width, pieces, outputs)
             if not self._pieces:
                 self._work.clear()
-                self._idle.set()
 
     def _next_batch(self) -> tuple[int, list[_Piece]]:
         """Take the oldest piece, and others that run at the same width, as many as a batch may have."""

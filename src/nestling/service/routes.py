@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ class Routes:
     ) -> None:
         self._engine, self._name, self._options, self._cascade = engine, name, options, cascade
         self._service, self._outputs = service, (*engine.outputs, WIDTH)
+        self._decoder = ThreadPoolExecutor(1, "nestling-decode")  # one at a time, since a large image takes memory
         model = "/v2/models/{name}"
         self._routes = [
             Route(path, endpoint, methods=[method])
@@ -113,30 +115,30 @@ class Routes:
 
     async def _infer(self, request: Request) -> Response:
         self._check_model(request)
-        self._check_taking()
-        began = time.perf_counter()
-        length = request.headers.get(HEADER_LENGTH)
-        body = await request.body()
-        asked = read_inference(body, length, self._engine, self._outputs, self._options.max_batch, self._cascade)
-        answer = await self._service.dispatcher.answer(asked.inputs, asked.wish)
-        names = dict.fromkeys(self._engine.widths[number].name for number in answer.widths)
-        parameters = {"width": ", ".join(names), "ms": round((time.perf_counter() - began) * 1000, 3)}
-        head = {"model_name": self._name, "model_version": VERSION, "parameters": parameters}
-        content, json_length = written(asked, answer, head, self._engine)
-        headers = {} if json_length is None else {HEADER_LENGTH: str(json_length)}
-        media = "application/json" if json_length is None else "application/octet-stream"
-        return Response(content, headers=headers, media_type=media)
+        with self._service.taking():
+            began = time.perf_counter()
+            length, body = request.headers.get(HEADER_LENGTH), await request.body()
+            most = self._options.max_batch
+            asked = read_inference(body, length, self._engine, self._outputs, most, self._cascade)
+            answer = await self._service.dispatcher.answer(asked.inputs, asked.wish)
+            names = dict.fromkeys(self._engine.widths[number].name for number in answer.widths)
+            parameters = {"width": ", ".join(names), "ms": _ms_since(began)}
+            head = {"model_name": self._name, "model_version": VERSION, "parameters": parameters}
+            content, json_length = written(asked, answer, head, self._engine)
+        if json_length is None:
+            return Response(content, media_type="application/json")
+        headers = {HEADER_LENGTH: str(json_length)}
+        return Response(content, headers=headers, media_type="application/octet-stream")
 
     async def _predict(self, request: Request) -> Response:
-        self._check_taking()
-        began = time.perf_counter()
-        wish = wish_of(request.query_params, self._engine, self._cascade)
-        content = image_in(await request.body(), request.headers.get("content-type", ""))
-        decode = partial(image_input, content, self._engine, self._options.max_pixels)
-        inputs = await asyncio.get_running_loop().run_in_executor(None, decode)
-        answer = await self._service.dispatcher.answer(inputs, wish)
-        ms = round((time.perf_counter() - began) * 1000, 3)
-        return JSONResponse(for_people(answer, self._engine) | {"ms": ms})
+        with self._service.taking():
+            began = time.perf_counter()
+            wish = wish_of(request.query_params, self._engine, self._cascade)
+            content = image_in(await request.body(), request.headers.get("content-type", ""))
+            decode = partial(image_input, content, self._engine, self._options.max_pixels)
+            inputs = await asyncio.get_running_loop().run_in_executor(self._decoder, decode)
+            answer = await self._service.dispatcher.answer(inputs, wish)
+            return JSONResponse(for_people(answer, self._engine) | {"ms": _ms_since(began)})
 
     async def _metrics(self, _: Request) -> Response:
         dispatcher = self._service.dispatcher
@@ -161,10 +163,6 @@ class Routes:
                 404, f"there is no model {shown(name)} of version {shown(version)}: there is {self._name!r}, 1"
             )
 
-    def _check_taking(self) -> None:
-        if self._service.draining:
-            raise Refused(503, "the service is stopping", {"Connection": "close", "Retry-After": "5"})
-
 
 def _described(name: str, dtype: str, shape: Any) -> dict[str, Any]:  # noqa: ANN401
     return {
@@ -172,6 +170,10 @@ def _described(name: str, dtype: str, shape: Any) -> dict[str, Any]:  # noqa: AN
         "datatype": DATATYPES[dtype],
         "shape": [-1, *(-1 if size is None else size for size in shape)],
     }
+
+
+def _ms_since(began: float) -> float:
+    return round((time.perf_counter() - began) * 1000, 3)
 
 
 async def _refused(_: Request, refused: Refused) -> Response:

@@ -1,6 +1,7 @@
 """``serve``: a service on a port, until it is told to stop."""
 
 import asyncio
+import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ import uvicorn
 
 from nestling.errors import RangeError
 from nestling.service.application import Service
+from nestling.service.connection import patient
 
 
 def serve(service: Service, *, host: str = "127.0.0.1", port: int = 8000, say: Callable[[str], None] = print) -> None:
@@ -39,7 +41,14 @@ def _listener(host: str, port: int) -> socket.socket:
 
 async def _served(service: Service, listener: socket.socket, say: Callable[[str], None]) -> None:
     config = uvicorn.Config(
-        service, log_level="error", access_log=False, http="h11", ws="none", lifespan="on", server_header=False
+        service,
+        http=patient(service.options.receive_seconds),
+        ws="none",
+        lifespan="on",
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=math.ceil(service.options.receive_seconds),
     )
     server = _Server(config)
     loop, stops = asyncio.get_running_loop(), list[asyncio.Task[None]]()
