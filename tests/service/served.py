@@ -26,9 +26,7 @@ class Numbers(Engine):
 
     def __init__(self, seconds=(0.0, 0.0, 0.0), thresholds=None):
         self.about = {"inputs": INPUTS, "classes": ["a", "b", "c"], "data": {"as_bytes": True}}
-        self.widths = tuple(
-            Width(name, float(name), thresholds=thresholds or {}) for name in ("0.25", "0.5", "1")
-        )
+        self.widths = tuple(Width(name, float(name), thresholds=thresholds or {}) for name in ("0.25", "0.5", "1"))
         self.seconds, self.pause = seconds, 0.0
         self.weight = 2 * np.random.default_rng(0).standard_normal((16, 3)).astype(np.float32)
         self.batches = []
@@ -56,8 +54,7 @@ def served(engine=None, *, cascade=None, token=None, name="numbers", **options):
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
-    while not server.started:
-        time.sleep(0.005)
+    wait_until(lambda: server.started)
     try:
         yield f"127.0.0.1:{listener.getsockname()[1]}", service
     finally:
@@ -76,6 +73,14 @@ def ask(address, method, path, body=None, headers=None, timeout=20):
         return answer.status, answer.headers, answer.read()
     finally:
         connection.close()
+
+
+def wait_until(found, seconds=20.0):
+    """Wait for something to be so, but not for ever."""
+    end = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < end, "it did not come to be"
+        time.sleep(0.01)
 
 
 def images(count, seed=0):

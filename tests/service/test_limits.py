@@ -2,8 +2,10 @@
 
 import io
 import json
+import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -18,7 +20,7 @@ from PIL import Image
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 sys.path.insert(0, str(Path(__file__).parent))
-from served import Numbers, ask, images, served
+from served import Numbers, ask, images, served, wait_until
 
 INFER = "/v2/models/numbers/infer"
 
@@ -47,7 +49,10 @@ def bomb(side=30_000):
 
 @pytest.fixture(scope="module")
 def address():
-    with served(Numbers(thresholds={0.9: 0.6}), max_body=20_000, max_pixels=10_000, receive_seconds=0.5) as (address, _):
+    with served(Numbers(thresholds={0.9: 0.6}), max_body=20_000, max_pixels=10_000, receive_seconds=0.5) as (
+        address,
+        _,
+    ):
         yield address
 
 
@@ -140,7 +145,7 @@ def test_predict(address):
     pixels = np.random.default_rng(0).integers(0, 256, (4, 4)).astype(np.uint8)
     expected = Numbers().answer(2, {"images": pixels[None, None]})["probs"][0]
     content = png(pixels)
-    form = b"--b\r\nContent-Disposition: form-data; name=\"note\"\r\n\r\nhello\r\n--b\r\n"
+    form = b'--b\r\nContent-Disposition: form-data; name="note"\r\n\r\nhello\r\n--b\r\n'
     form += b'Content-Disposition: form-data; name="image"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n'
     form += content + b"\r\n--b--\r\n"
     for body, kind in ((content, "image/png"), (form, "multipart/form-data; boundary=b")):
@@ -177,6 +182,35 @@ def test_metrics_count(address):
     assert lines["nestling_width_number"] == "2"
 
 
+SLOW = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from served import Numbers
+from nestling.service import Serving, application, serve
+engine = Numbers()
+service = application(engine, name="numbers", options=Serving(max_batch=4))
+engine.pause = 0.15
+serve(service, port=0, say=lambda line: print(line, flush=True))
+"""
+
+
+def test_sigterm_loses_nothing_that_was_taken():
+    command = [sys.executable, "-c", SLOW, str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            address = process.stdout.readline().split("/")[2]
+            with ThreadPoolExecutor(20) as pool:
+                body = infer_body(images(1))
+                pending = [pool.submit(ask, address, "POST", INFER, body) for _ in range(20)]
+                wait_until(lambda: int(ask(address, "GET", "/metrics")[2].split(b"requests_open ")[-1].split()[0]) > 10)
+                process.send_signal(signal.SIGTERM)
+                assert error_of(ask(address, "POST", INFER, body), 503)
+                assert [own.result()[0] for own in pending] == [200] * 20
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
 def test_while_it_stops_it_finishes_and_takes_nothing_new():
     found = {}
     with served() as (address, service):
@@ -188,8 +222,7 @@ def test_while_it_stops_it_finishes_and_takes_nothing_new():
 
         thread = threading.Thread(target=send)
         thread.start()
-        while not engine.batches:
-            time.sleep(0.01)
+        wait_until(lambda: engine.batches)
         service.draining = True
         assert "stopping" in error_of(ask(address, "POST", INFER, infer_body(images(1))), 503)
         assert ask(address, "GET", "/v2/health/ready")[0] == 503

@@ -9,7 +9,7 @@ from nestling.errors import ArgumentError
 from nestling.service.cascading import Cascading
 from nestling.service.dispatcher import Dispatcher
 from nestling.service.engine import Engine
-from nestling.service.gate import App, Gate
+from nestling.service.gate import Gate
 from nestling.service.metrics import Metrics
 from nestling.service.options import Serving
 from nestling.service.refusals import Refused
@@ -66,11 +66,16 @@ class Service:
         self._taken, self._none_taken = 0, asyncio.Event()
         self._none_taken.set()
         routes = Routes(engine, name, options, cascade, self)
-        self._app: App = Gate(routes.app(self._lifespan), options, self.metrics, token, routes.route_of)
+        self._gate = Gate(routes.app(self._lifespan), options, self.metrics, token, routes.route_of)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401
         """Answer a request, as ASGI has it."""
-        await self._app(scope, receive, send)
+        await self._gate(scope, receive, send)
+
+    @property
+    def num_open(self) -> int:
+        """The number of requests that are not answered yet."""
+        return self._gate.open
 
     @contextmanager
     def taking(self) -> Iterator[None]:

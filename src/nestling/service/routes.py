@@ -20,7 +20,7 @@ from nestling.service.inference import HEADER_LENGTH, WIDTH, read_inference, wis
 from nestling.service.metrics import TYPE
 from nestling.service.openapi import description
 from nestling.service.options import Serving
-from nestling.service.page import CONTENT_POLICY, page
+from nestling.service.page import content_policy, page
 from nestling.service.people import for_people
 from nestling.service.refusals import Refused, shown
 from nestling.service.tensors import DATATYPES, TEXT
@@ -144,6 +144,7 @@ class Routes:
         dispatcher = self._service.dispatcher
         width = self._engine.widths[dispatcher.width]
         gauges = {
+            "requests_open": ("Requests that are not answered yet, with this one.", self._service.num_open),
             "queue_examples": ("Examples that wait.", dispatcher.waiting),
             "width_kept": ("The share of blocks that the chosen width keeps.", width.kept),
             "width_number": ("The number of the chosen width, 0 the narrowest.", dispatcher.width),
@@ -154,7 +155,7 @@ class Routes:
         return JSONResponse(description(self._engine, self._name, self._options))
 
     async def _page(self, _: Request) -> Response:
-        return HTMLResponse(page(self._engine, self._name), headers={"content-security-policy": CONTENT_POLICY})
+        return HTMLResponse(page(self._engine, self._name), headers={"content-security-policy": content_policy()})
 
     def _check_model(self, request: Request) -> None:
         name, version = request.path_params["name"], request.path_params.get("version", VERSION)
