@@ -122,7 +122,7 @@ class Passes:
         copies = carried.number if carried.drawn and len(output) != size else 1
         if isinstance(output, Moments):
             num_drawn = max(1, OUTPUT_SAMPLES // copies)
-            output, copies = output.draws(num_drawn), num_drawn * copies
+            output, copies = output.draw(num_drawn), num_drawn * copies
         checked = _checked(output, number)
         return checked.reshape(copies, len(checked) // copies, *checked.shape[1:])
 

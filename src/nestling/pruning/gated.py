@@ -96,7 +96,7 @@ class Gates(Stochastic):
 
     def begin(self) -> None:
         """Forget the samples of the last forward pass."""
-        _drawn.set({gates: samples for gates, samples in _drawn.get().items() if gates is not self})
+        _drawn.set({gates: multipliers for gates, multipliers in _drawn.get().items() if gates is not self})
 
     def multiplied(self, number: int, reader: Reader, x: Tensor) -> Tensor:
         """An input of a reader with the units of a site multiplied by their gate."""
@@ -114,7 +114,7 @@ class Gates(Stochastic):
         assert isinstance(gate, Gate)
         if self.training:
             return gate.sample(features)
-        multipliers = gate.sample(features) if self.draws else gate.expectation(features)
+        multipliers = gate.sample(features) if self.is_drawing else gate.expectation(features)
         return multipliers * gate.keep_for(features, self.threshold) * self.get_buffer(f"alive_{number}")
 
 
@@ -129,7 +129,7 @@ class FoldedGates(Gates):
     def _multipliers(self, number: int, features: Tensor) -> Tensor:
         gate = self._gates[number]
         assert isinstance(gate, Gate)
-        return gate.sample(features) / gate.expectation(features) if self.draws else torch.ones_like(features[0])
+        return gate.sample(features) / gate.expectation(features) if self.is_drawing else torch.ones_like(features[0])
 
 
 def unit_features(reader: Reader, x: Tensor) -> Tensor:

@@ -180,9 +180,9 @@ def _order_loss(
     chances = [each.log_prob for each in passes if each.log_prob is not None]
     if not chances:
         return zero, order_term
-    found = list(zip(passes, torch.stack(list(nlls)).detach(), strict=True))
-    drawn = torch.stack([nll for each, nll in found if each.log_prob is not None])
-    fixed = torch.stack([nll for each, nll in found if each.log_prob is None]).mean()
+    losses = list(zip(passes, torch.stack(list(nlls)).detach(), strict=True))
+    drawn = torch.stack([nll for each, nll in losses if each.log_prob is not None])
+    fixed = torch.stack([nll for each, nll in losses if each.log_prob is None]).mean()
     seen = with_baseline(torch.stack(chances).to(drawn), drawn, fixed) - drawn.mean()
     return seen + (scale if recipe.order_weight is None else recipe.order_weight) * order_term, order_term
 

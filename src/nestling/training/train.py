@@ -155,7 +155,7 @@ def keep_statistics(run: Run, cuts: Collection[Cut]) -> None:
     """Keep in a run's folder the statistics of norms at these cuts and at those with a calibration, and no others."""
     if run.folder is not None and norms_with_statistics(run.nested):
         kept = {*cuts, *(calibration.cut for calibration in run.calibrations)}
-        run.nested.statistics = {cut: own for cut, own in run.nested.statistics.items() if cut in kept}
+        run.nested.statistics = {cut: values for cut, values in run.nested.statistics.items() if cut in kept}
         add_cuts(run.folder, run.nested, run.calibrations)
 
 

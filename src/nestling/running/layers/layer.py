@@ -83,7 +83,7 @@ class VariationalLayer(Stochastic, ABC):
 
     def draw(self) -> Tensor:
         """One weight for all examples: a draw, or the mean where nothing is drawn."""
-        return self.posterior.sample() if self.draws else self.posterior.mean
+        return self.posterior.sample() if self.is_drawing else self.posterior.mean
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply the operation with a drawn weight, or with the mean."""
@@ -93,7 +93,7 @@ class VariationalLayer(Stochastic, ABC):
         """What ``forward`` does, with the options of the call."""
         if self.mode.carries:
             return self.carry(x, **options)  # type: ignore[return-value]  # which the network takes for a tensor
-        if not self.draws:
+        if not self.is_drawing:
             return self.apply_weight(x, self.posterior.mean, self.bias, **options)
         sampling = self.drawn_as
         if sampling in ("local", "channel"):
