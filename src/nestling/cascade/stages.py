@@ -68,10 +68,10 @@ def outputs_at(
     outputs, targets = [], []
     with passes(nested, cut, samples, seed, likelihood, by) as run:
         for number, (x, target) in enumerate(pairs(batches)):
-            found = run(x, number).cpu().double()
-            likelihood.check(found[0], target)
+            output = run(x, number).cpu().double()
+            likelihood.check(output[0], target)
             check_single(target)
-            outputs.append(found)
+            outputs.append(output)
             targets.append(target)
     return torch.cat(outputs, 1), torch.cat(targets)
 

@@ -174,8 +174,8 @@ def _check(module: DrawnGraph, plain: nn.Module, example: Tensor) -> None:
     x = torch.randn(len(example) + 2, *example.shape[1:], generator=torch.Generator().manual_seed(0)).to(example)
     shape = (2, module.noise["values"]) if module.shared else (2, len(x), module.noise["values"])
     try:
-        found = module.outputs(x, x.new_zeros(shape))
-        differs = max(gap(plain(x), drawn) for drawn in found) > TOLERANCE
+        outputs = module.outputs(x, x.new_zeros(shape))
+        differs = max(gap(plain(x), drawn) for drawn in outputs) > TOLERANCE
     except RuntimeError:
         differs = True
     if differs:

@@ -85,5 +85,5 @@ def _quality(network: object) -> dict[str, float] | None:
     """The validation accuracy of a run's weights, by the name of the cut, where there is one."""
     kept = [line for line in network.log if line.get("kept")] if isinstance(network, Run) else []
     scores = kept[-1]["validation"] if kept else {}
-    found = {f"{float(cut):g}": figures["accuracy"] for cut, figures in scores.items() if "accuracy" in figures}
-    return found or None
+    accuracies = {f"{float(cut):g}": figures["accuracy"] for cut, figures in scores.items() if "accuracy" in figures}
+    return accuracies or None

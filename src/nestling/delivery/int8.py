@@ -143,11 +143,11 @@ def _after(model: Any, names: set[str]) -> set[str]:  # noqa: ANN401
 
 def _reaching(nodes: Iterable[Any], names: set[str], ends: Any) -> set[str]:  # noqa: ANN401
     """The nodes that are met on the way from some nodes on; ``ends`` are the near and far tensors of a node."""
-    tensors, found = set[str](), set[str]()
+    tensors, reached = set[str](), set[str]()
     for node in nodes:
         near, far = ends(node)
         if tensors & set(near):
-            found.add(node.name)
-        if node.name in names or node.name in found:
+            reached.add(node.name)
+        if node.name in names or node.name in reached:
             tensors |= set(far)
-    return found
+    return reached

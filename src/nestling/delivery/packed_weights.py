@@ -119,14 +119,14 @@ def _read(node: Any, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.n
     rows = np.abs(array.reshape(len(array), -1))
     smallest = np.where(rows == 0, np.inf, rows).min(1, initial=np.inf)
     scales = np.where(np.isinf(smallest), 1, smallest).astype(array.dtype)
-    found = array / scales.reshape(-1, *(1,) * (array.ndim - 1))
-    return (found.astype(np.int8), scales) if np.isin(np.abs(found), (0, 1, 2, 4, 8)).all() else None
+    levels = array / scales.reshape(-1, *(1,) * (array.ndim - 1))
+    return (levels.astype(np.int8), scales) if np.isin(np.abs(levels), (0, 1, 2, 4, 8)).all() else None
 
 
 def _own_name(constant: str, scales: np.ndarray, levels: Mapping[str, Levels]) -> str | None:
     """The weight that a constant of a file is: by its name, or by its scales if the file has it under another one."""
     named = next((name for name in levels if f".{constant}".endswith(f".{name}")), None)
-    return named or next((name for name, own in levels.items() if _has_scale(scales, own)), None)
+    return named or next((name for name, weight_levels in levels.items() if _has_scale(scales, weight_levels)), None)
 
 
 def _has_scale(scales: np.ndarray, levels: Levels) -> bool:

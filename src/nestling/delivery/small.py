@@ -185,8 +185,8 @@ def _check_digest(path: Path, digest: object) -> None:
     """Refuse a file that is not the one that was written with the record."""
     try:
         with plain_file(path).open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise RunError(path, f"can't be read ({error.strerror or error})", _AGAIN) from None
-    if found != digest:
+    if actual != digest:
         raise RunError(path, f"is damaged, or of another network than {ABOUT_FILE}", _AGAIN)

@@ -138,9 +138,9 @@ def _without_traces(proto: Any) -> None:  # noqa: ANN401
 
 def _operations(proto: Any) -> set[str]:  # noqa: ANN401
     """The names of all operations of a model."""
-    graphs, found = [proto.graph, *proto.functions], set()
+    graphs, names = [proto.graph, *proto.functions], set()
     while graphs:
         for node in graphs.pop().node:
-            found.add(node.op_type)
+            names.add(node.op_type)
             graphs += [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-    return found
+    return names

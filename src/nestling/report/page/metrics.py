@@ -31,9 +31,9 @@ class Metric:
             by = scores.get("by")
             first = next(iter(by.values()), None) if isinstance(by, Mapping) else None
             bounds = first.get("bounds") if isinstance(first, Mapping) else None
-        found = bounds.get(self.key) if isinstance(bounds, Mapping) else None
-        if isinstance(found, list | tuple) and len(found) == 2 and all(map(is_number, found)):
-            return float(found[0]), float(found[1])
+        limits = bounds.get(self.key) if isinstance(bounds, Mapping) else None
+        if isinstance(limits, list | tuple) and len(limits) == 2 and all(map(is_number, limits)):
+            return float(limits[0]), float(limits[1])
         return None
 
     def written(self, value: float | None) -> str:

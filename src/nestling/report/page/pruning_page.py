@@ -57,7 +57,7 @@ class PruningRecord:
         path = folder / ABOUT_FILE
         saved = read_json(path)
         try:
-            layers = [Layer(str(own["name"]), int(own["kept"]), int(own["total"])) for own in saved["layers"]]
+            layers = [Layer(str(layer["name"]), int(layer["kept"]), int(layer["total"])) for layer in saved["layers"]]
             if not all(layer.total > 0 for layer in layers) or not isinstance(saved["test"], dict):
                 raise ValueError("a layer without weights, or no scores")
             before, after = (_cost(saved[key]) for key in ("before", "after"))
@@ -141,14 +141,14 @@ def _learned_answer(record: PruningRecord) -> str:
 
 
 def _tiles(record: PruningRecord, metric: Metric) -> Html:
-    found = [
+    figures = [
         (size.name, size.written(size.of(record.after)), f"of {size.written(size.of(record.before))}") for size in SIZES
     ]
     for score in dict.fromkeys((metric, ECE, NLL)):
         limits = score.bounds_of(record.scores)
         remark = "" if limits is None else f"{score.written(limits[0])} to {score.written(limits[1])}"
-        found.append((score.name, score.written(score.of(record.scores)), remark))
-    return element("dl", [tile(*entry) for entry in found], class_="tiles")
+        figures.append((score.name, score.written(score.of(record.scores)), remark))
+    return element("dl", [tile(*entry) for entry in figures], class_="tiles")
 
 
 def _scores(record: PruningRecord) -> Html:
@@ -165,7 +165,7 @@ def _scores(record: PruningRecord) -> Html:
 
 
 def _layers(record: PruningRecord) -> Html:
-    rows = [(own.name, own.kept, own.total, f"{own.kept / own.total:.1%}") for own in record.layers]
+    rows = [(layer.name, layer.kept, layer.total, f"{layer.kept / layer.total:.1%}") for layer in record.layers]
     left = (
         html_table(["not pruned", "why"], [list(item) for item in record.left.items()], names=2) if record.left else ""
     )
