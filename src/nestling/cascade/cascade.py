@@ -15,18 +15,10 @@ from nestling.cascade.options import ScoreName
 from nestling.cascade.outcomes import ANSWERS_ALL, Integers, Outcomes, with_dont_know
 from nestling.cascade.record import Cascade
 from nestling.cascade.stages import Judged, Stage, check_classes, judged, outcomes_by_score, outputs_at, predicted
-from nestling.errors import ArgumentError, DtypeError, RangeError
-from nestling.prediction import (
-    By,
-    Calibration,
-    CutLike,
-    Likelihood,
-    check_repeatable,
-    fit_temperature,
-    likelihood_for,
-)
+from nestling.errors import ArgumentError, RangeError
+from nestling.prediction import By, Calibration, CutLike, Likelihood, check_repeatable, fit_temperature, likelihood_for
 from nestling.reading import Cut, cut_names, make_cut
-from nestling.running import Nested, Read, cost, read_by
+from nestling.running import Nested, Read, check_nested, cost, read_by
 from nestling.seeding import Purpose, mixed
 
 
@@ -151,8 +143,7 @@ def _fitted(outcomes: Mapping[str, Outcomes], goal: Goal, parts: Sequence[Intege
 
 
 def _check(nested: object, cuts: object, score: str, dont_know: float) -> None:
-    if not isinstance(nested, Nested):
-        raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
+    check_nested(nested)
     if not isinstance(cuts, Sequence) or isinstance(cuts, str) or not cuts:
         raise ArgumentError("cuts", repr(cuts), "a list of cuts, at least one", "Pass (0.25, 0.5, 1.0), for example.")
     if score not in get_args(ScoreName):

@@ -55,14 +55,7 @@ class Stage:
 
 
 def outputs_at(
-    nested: Nested,
-    cut: Cut,
-    batches: Iterable[Any],
-    *,
-    samples: int,
-    likelihood: Likelihood,
-    seed: int | None,
-    by: By,
+    nested: Nested, cut: Cut, batches: Iterable[Any], *, samples: int, likelihood: Likelihood, seed: int | None, by: By
 ) -> tuple[Tensor, Tensor]:
     """The outputs (S, N, ...) of a network at a cut for all batches, and the labels (N,)."""
     outputs, targets = [], []

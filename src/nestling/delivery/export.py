@@ -15,10 +15,10 @@ from nestling.delivery.every_width import cuts_of, written_every_width
 from nestling.delivery.formats import FORMATS, FileFormat, Graph
 from nestling.delivery.graphs import GRAPHS
 from nestling.delivery.options import Layout
-from nestling.delivery.source import CutLike, as_known, source_of
+from nestling.delivery.source import as_known, source_of
 from nestling.delivery.verify import latencies_of, verified
 from nestling.errors import ArgumentError, NestlingError, RunError
-from nestling.prediction import Calibration, Likelihood, likelihood_named
+from nestling.prediction import Calibration, CutLike, Likelihood, likelihood_named
 from nestling.pruning import Pruned
 from nestling.reading import Cut
 from nestling.runtime import Session

@@ -89,7 +89,7 @@ def _quantised(model: Any, layers: Mapping[str, str], calibration: Iterable[Arra
     if not inner:
         given = f"a file of {len(layers)} layers, of which none is followed by another"
         raise ArgumentError("source", given, "a file with inner layers", "Leave it in float: it is small.")
-    inside = _between(model, inner)
+    inside = inner | (_before(model, inner) & _after(model, inner))  # and the nodes between two of them
     reader, path = _Reader(calibration), folder / "quantised.onnx"
     quantize_static(
         model,
@@ -124,11 +124,6 @@ def _layers(model: Any) -> dict[str, str]:  # noqa: ANN401
     nodes = [node for node in model.graph.node if node.op_type in _WEIGHTED and node.input[1] in constants]
     followed = _before(model, {node.name for node in nodes})
     return {node.name: _INT8 if node.name in followed else _FLOAT for node in nodes}
-
-
-def _between(model: Any, layers: set[str]) -> set[str]:  # noqa: ANN401
-    """The layers, and the nodes that have one of them before and one of them behind them."""
-    return layers | (_before(model, layers) & _after(model, layers))
 
 
 def _before(model: Any, names: set[str]) -> set[str]:  # noqa: ANN401

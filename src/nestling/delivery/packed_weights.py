@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nestling.delivery.formats.extras import check_extra
+from nestling.delivery.formats.onnx import graphs_of
 from nestling.delivery.quantised import LEAST_AGREEMENT, Quantised, write_quantised
 from nestling.errors import ArgumentError
 from nestling.running import Levels
@@ -209,11 +210,8 @@ def _replace_constants(model: Any, made: list[Any]) -> None:  # noqa: ANN401
     """Add constants to a model, and remove those that no node reads any more."""
     from onnx import helper
 
-    graphs, read = [model.graph], {port.name for port in model.graph.output}
-    while graphs:
-        for node in graphs.pop().node:
-            read |= set(node.input)
-            graphs += [entry.g for entry in node.attribute if entry.HasField("g")]
+    read = {port.name for port in model.graph.output}
+    read |= {name for graph in graphs_of(model) for node in graph.node for name in node.input}
     kept = [tensor for tensor in model.graph.initializer if tensor.name in read]
     del model.graph.initializer[:]
     model.graph.initializer.extend([*kept, *made])

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from nestling.errors import ArgumentError
+from nestling.prediction import CutLike
 from nestling.reading import Cut, Group, Holders, cut_names, make_cut
 from nestling.running import Nested, OpenWidths, axes_of, cost, in_mode, kept_of, plain_name
 
-Wanted = float | Mapping[str, int] | Cut
 ROW = "row"
 """The dimension whose size is the number of a row of the table, counted from 1, where the rows have other norms."""
 
@@ -43,7 +43,7 @@ class WidthTable:
     """
 
     def __init__(
-        self, nested: Nested, cuts: Mapping[str, Wanted] | Sequence[Wanted], *, each_group: bool = False
+        self, nested: Nested, cuts: Mapping[str, CutLike] | Sequence[CutLike], *, each_group: bool = False
     ) -> None:
         self.nested = nested
         self.cuts = _named(nested, cuts)
@@ -100,7 +100,7 @@ class WidthTable:
         }
 
 
-def _named(nested: Nested, cuts: Mapping[str, Wanted] | Sequence[Wanted]) -> dict[str, Cut]:
+def _named(nested: Nested, cuts: Mapping[str, CutLike] | Sequence[CutLike]) -> dict[str, Cut]:
     if isinstance(cuts, Mapping):
         named = {name: make_cut(nested.groups, cut) for name, cut in cuts.items()}
     else:

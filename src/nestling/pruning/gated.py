@@ -30,7 +30,7 @@ def gated(
     if parameter is not None:
         gates.to(parameter.device, parameter.dtype)
     copy.register_forward_pre_hook(_Begin(gates))
-    copy.register_forward_hook(_End(gates), always_call=True)
+    copy.register_forward_hook(_Begin(gates), always_call=True)
     for number, site in enumerate(gates.sites):
         for reader in site.readers:
             copy.get_submodule(reader.path).register_forward_pre_hook(_Multiply(gates, number, reader))
@@ -152,22 +152,12 @@ def scaled(reader: Reader, x: Tensor, multipliers: Tensor) -> Tensor:
 
 
 class _Begin:
-    """Begins a forward pass."""
+    """Forgets the samples before a forward pass, and after it, so that none keeps its autograd graph alive."""
 
     def __init__(self, gates: Gates) -> None:
         self.gates = gates
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self.gates.begin()
-
-
-class _End:
-    """Ends a forward pass, so that no samples keep its autograd graph alive."""
-
-    def __init__(self, gates: Gates) -> None:
-        self.gates = gates
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+    def __call__(self, *_: object) -> None:
         self.gates.begin()
 
 

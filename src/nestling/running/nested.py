@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from nestling.distributions.orders import Order
 from nestling.distributions.weights import WeightPosterior
-from nestling.errors import ArgumentError, ShapeError
+from nestling.errors import ArgumentError, DtypeError, ShapeError
 from nestling.kept_until_written import write_state
 from nestling.reading import Bits, Cut, Groups, Plan, full_cut, make_cut
 from nestling.running.batches import check_like_example
 from nestling.running.bits import Levels, Quantised
-from nestling.running.layers import VariationalLayer, drawing, mean_name, plain_name
+from nestling.running.layers import drawing, mean_name, plain_name, variational_layers
 from nestling.running.modes import in_mode
 from nestling.running.norms import warn_of_statistics, were_trained
 from nestling.running.norms_of_cuts import PrivateNorms
@@ -67,7 +67,7 @@ class Nested(Moving):
         self._scaler = Scaler(groups, self.tensors())
         self.quantised = Quantised(groups, self.tensors(), bits or Bits())
         self.private = PrivateNorms(module, [make_cut(groups, cut) for cut in private], self.sliced_at)
-        self._layers = {path: layer for path, layer in module.named_modules() if isinstance(layer, VariationalLayer)}
+        self._layers = variational_layers(module)
         self.drawn: Cut | None = None
         self._has_warned = False
         self._prepared_cuts = PreparedCuts(groups)
@@ -117,6 +117,11 @@ class Nested(Moving):
         """Inside the ``with`` statement draw weights and gates in eval mode too; the rest stays in eval mode."""
         with drawing(self):
             yield self
+
+    @property
+    def device(self) -> torch.device:
+        """The device of its tensors."""
+        return next((tensor.device for tensor in self.tensors().values()), torch.device("cpu"))
 
     @property
     def calls_layers(self) -> bool:
@@ -338,3 +343,9 @@ class Nested(Moving):
             statistics = self.statistics[cut]
             smaller |= {name: value.to(tensors[name].device, tensors[name].dtype) for name, value in statistics.items()}
         return smaller
+
+
+def check_nested(nested: object) -> None:
+    """Raise an error unless this is a nested network."""
+    if not isinstance(nested, Nested):
+        raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")

@@ -137,8 +137,7 @@ def _likelihood_in(record: Mapping[str, Any], nested: Nested, tensors: Mapping[s
         return None
     if saved.get("name") not in LIKELIHOODS or (isinstance(current, Likelihood) and current.is_like(saved)):
         return current
-    device = next((tensor.device for tensor in nested.tensors().values()), None)
-    return likelihood_from(saved).to(device, _dtype_of(tensors))
+    return likelihood_from(saved).to(nested.device, _dtype_of(tensors))
 
 
 def _put(nested: Nested, tensors: Mapping[str, Tensor], record: Mapping[str, Any], path: Path) -> None:

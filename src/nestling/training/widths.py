@@ -66,12 +66,7 @@ def draw_fraction(nested: Nested, generator: torch.Generator | None = None) -> C
 
 
 def draw_between(
-    nested: Nested,
-    lowest: Cut,
-    *,
-    explore: float = 0.0,
-    coupled: float = 1.0,
-    generator: torch.Generator | None = None,
+    nested: Nested, lowest: Cut, *, explore: float = 0.0, coupled: float = 1.0, generator: torch.Generator | None = None
 ) -> "Draw":
     """Draw a cut between ``lowest`` and the full width.
 

@@ -25,15 +25,7 @@ class Axis:
 
     def share(self, value: float) -> float:
         """Where a value lies between the ends, from 0 to 1."""
-        low, high, at = (
-            (math.log(v) for v in (self.low, self.high, value))
-            if self.is_log
-            else (
-                self.low,
-                self.high,
-                value,
-            )
-        )
+        low, high, at = (math.log(v) if self.is_log else v for v in (self.low, self.high, value))
         return (at - low) / (high - low)
 
 

@@ -11,7 +11,7 @@ from nestling.report.page.drawing import chosen
 from nestling.report.page.learned import by_width, lines_figure, log_line
 from nestling.report.page.metrics import AUROC, ECE, NLL, SIZES, Metric, quality_of
 from nestling.report.page.networks import thinned
-from nestling.report.page.origin import short
+from nestling.report.page.origin import mapping, short
 from nestling.report.page.parts import code, empty, figure, following, legend, section
 from nestling.report.page.pruning_page import PruningRecord
 from nestling.report.page.run_page import Report
@@ -216,13 +216,8 @@ def _differences(reports: Sequence[Report]) -> Html:
         rows[entry.name] = [short(getattr(report.run.recipe, entry.name)) for report in reports]
     rows["data"] = [str(report.run.data.get("name")) for report in reports]
     for key, name in (("model", "network"), ("nest", "nested with")):
-        rows[name] = [short(_described(report).get(key)) for report in reports]
+        rows[name] = [short(mapping(report.record.get("network")).get(key)) for report in reports]
     different = [[name, *values] for name, values in rows.items() if len(set(values)) > 1]
     if not different:
         return empty("They were made by the same recipe, from the same data and network.")
     return html_table(["entry", *(report.title for report in reports)], different, names=1 + len(reports))
-
-
-def _described(report: Report) -> Mapping[str, Any]:
-    network = report.record.get("network")
-    return network if isinstance(network, Mapping) else {}

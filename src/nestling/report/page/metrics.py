@@ -36,6 +36,11 @@ class Metric:
             return float(limits[0]), float(limits[1])
         return None
 
+    def between(self, scores: Mapping[str, Any]) -> str:
+        """The score's interval as text; nothing if it was not measured."""
+        limits = self.bounds_of(scores)
+        return "" if limits is None else f"{self.written(limits[0])} to {self.written(limits[1])}"
+
     def written(self, value: float | None) -> str:
         """The score as text."""
         if value is None:

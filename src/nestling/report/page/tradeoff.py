@@ -35,11 +35,8 @@ def tiles(choice: Choice) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
     whole = choice.networks[-1]
     figures = []
     for metric in metrics_of(choice):
-        values = []
-        for network in choice.networks:
-            limits = metric.bounds_of(network.scores)
-            remark = "" if limits is None else f"{metric.written(limits[0])} to {metric.written(limits[1])}"
-            values.append((metric.written(metric.of(network.scores)), remark))
+        measured = [network.scores for network in choice.networks]
+        values = [(metric.written(metric.of(scores)), metric.between(scores)) for scores in measured]
         figures.append((metric.key, metric.name, metric.about, values))
     for size in SIZES:
         most = size.of(whole.cost) or 0.0

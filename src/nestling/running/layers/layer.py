@@ -250,3 +250,8 @@ def _noise_again(layer: VariationalLayer, options: dict[str, Any], relative: Ten
 def as_parameter(mean: Tensor) -> nn.Parameter:
     """A mean as the weight of a plain layer: the same parameter if it is one, so that optimisers keep it."""
     return mean if isinstance(mean, nn.Parameter) else nn.Parameter(mean.detach(), requires_grad=mean.requires_grad)
+
+
+def variational_layers(module: nn.Module) -> dict[str, VariationalLayer]:
+    """The variational layers of a module, by path."""
+    return {path: layer for path, layer in module.named_modules() if isinstance(layer, VariationalLayer)}
