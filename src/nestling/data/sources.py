@@ -87,11 +87,7 @@ def _cifar(
 
 
 def _cifar_layouts(
-    names: list[str],
-    folder: str,
-    archive: str,
-    decode: Callable[[Sequence[bytes], str, int], Part],
-    num_classes: int,
+    names: list[str], folder: str, archive: str, decode: Callable[[Sequence[bytes], str, int], Part], num_classes: int
 ) -> tuple[Layout, ...]:
     """The layouts of one part: separate files, the folder that the archive unpacks to, and the archive."""
     inside = tuple(f"{folder}/{name}" for name in names)
@@ -104,10 +100,7 @@ def _cifar_layouts(
 
 
 def _svhn(part: str) -> tuple[Layout, ...]:
-    return (
-        Layout((f"{part}_32x32.mat",), readers.svhn_mat),
-        Layout((f"{part}_32x32.npz",), readers.svhn_npz),
-    )
+    return (Layout((f"{part}_32x32.mat",), readers.svhn_mat), Layout((f"{part}_32x32.npz",), readers.svhn_npz))
 
 
 def _tiny(part: str, folder: str) -> tuple[Layout, ...]:

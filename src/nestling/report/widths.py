@@ -55,7 +55,9 @@ def score_widths(
         for cut, name in named.items():
 
             def score(given: Calibration | None, at: Cut = cut) -> Scores:
-                watched, foreign = (None if own is None else _stepping(own, progress) for own in (loader, ood))
+                watched, foreign = (
+                    None if batches is None else _stepping(batches, progress) for batches in (loader, ood)
+                )
                 options: dict[str, Any] = {"samples": samples, "likelihood": likelihood, "spread": spread}
                 return evaluate(nested, watched or (), cut=at, ood=foreign, calibration=given, **options)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from nestling.arguments import count, inner_probability
-from nestling.errors import ArgumentError, DtypeError, NestlingError, RangeError, RunError
+from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
 from nestling.prediction import Likelihood, check_repeatable, evaluate, likelihood_for
 from nestling.processes import ALONE, Processes, current
 from nestling.reading import Cut, make_cut
-from nestling.running import Nested, Read, norms_with_statistics, read_by, recalibrate
+from nestling.running import Nested, Read, check_nested, norms_with_statistics, read_by, recalibrate
 from nestling.search.costs import Costs, UserCost
 from nestling.search.curve import Curve, Row, Tried, front
 from nestling.search.options import Searching, StrategyName
@@ -171,9 +171,8 @@ def _thinned(best: list[Tried], most: int) -> list[Tried]:
     return [best[number] for number in sorted({to_each.index(min(to_each)) for to_each in distances})]
 
 
-def _check(nested: object, options: Searching) -> None:
-    if not isinstance(nested, Nested):
-        raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
+def _check(nested: Nested, options: Searching) -> None:
+    check_nested(nested)
     if not nested.groups.free:
         raise RangeError("nested", "a network without a group to cut", "one with some", "Print nested.groups.")
     if options.strategy not in STRATEGIES:
