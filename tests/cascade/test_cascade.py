@@ -179,6 +179,39 @@ def test_some_inputs_get_no_answer(nested):
     assert "don't know" in repr(found)
 
 
+def test_sets_are_of_the_answers_of_the_whole_cascade(nested, fitted):
+    """The threshold is a quantile of what the stages at which examples end say of the label, counted by hand."""
+    batches = batches_of(400, 2)
+    parts = [(fitted.predict(x), y) for x, y in batches]
+    assert len(set(torch.cat([p.stages for p, _ in parts]).tolist())) > 1
+    scores = torch.cat([1 - p.probs[torch.arange(len(y)), y] for p, y in parts]).sort().values
+    assert fitted.set_thresholds == pytest.approx({0.9: float(scores[360])}, abs=1e-6)  # the 361st of 400
+    again = fitted.calibrated(batches, coverage=(0.5, 0.9))
+    assert again.set_thresholds == pytest.approx({0.5: float(scores[200]), 0.9: float(scores[360])}, abs=1e-6)
+    other = batches_of(300, 8)
+    sets = again.evaluate(other).sets
+    inside = torch.cat([again.predict(x).sets(0.5) for x, _ in other])
+    labels = torch.cat([y for _, y in other])
+    assert sets[0.5].coverage == pytest.approx(float(inside[torch.arange(300), labels].double().mean()))
+    assert sets[0.5].size == pytest.approx(float(inside.sum(1).double().mean()))
+    assert sets[0.9].coverage > sets[0.5].coverage
+
+
+@pytest.mark.parametrize("goal", ["loss=0.02", "macs=0.5x", "early_errors=0.5"])
+def test_sets_have_their_coverage_on_other_examples(nested, goal):
+    """Over resampled splits, up to three standard errors of the mean; the sets are not all classes either."""
+    x, y = (torch.cat(own) for own in zip(*batches_of(1200, 9), strict=True))
+    found = []
+    for seed in range(12):
+        order = torch.randperm(1200, generator=torch.Generator().manual_seed(seed))
+        own, other = [[(x[rows], y[rows])] for rows in (order[:300], order[300:])]
+        options = {"goal": goal, "samples": 0, "score": "entropy", "coverage": 0.8}
+        found.append(nl.cascade(nested, (0.25, 1.0), own, **options).evaluate(other).sets[0.8])
+    coverages = np.array([sets.coverage for sets in found])
+    assert coverages.mean() >= 0.8 - 3 * coverages.std() / np.sqrt(len(coverages))
+    assert np.mean([sets.size for sets in found]) < 2.5
+
+
 def test_threads_share_a_cascade(fitted):
     batches = batches_of(320, 6, size=20)
     unsure = with_thresholds(fitted, 0.3, 0.3, ANSWERS_ALL)
@@ -196,6 +229,7 @@ def test_what_is_saved_is_read_back(fitted, tmp_path):
     assert found.to_dict() == unsure.to_dict()
     assert found.thresholds == (0.4, LEFT_OUT, 0.9)
     assert found.points == fitted.points
+    assert found.set_thresholds == fitted.set_thresholds
     x = batches_of(30, 7)[0][0]
     assert torch.equal(found.predict(x).log_probs, unsure.predict(x).log_probs)
 
@@ -217,6 +251,7 @@ DAMAGES = {
     "samples": lambda saved: saved.update(samples=-1),
     "a list": lambda saved: saved.update(guarantee=[1]),
     "too few thresholds": lambda saved: saved["points"][0].update(thresholds=[]),
+    "coverage of 2": lambda saved: saved.update(set_thresholds={"2": 0.5}),
     "missing": lambda saved: saved.pop("goal"),
 }
 
@@ -253,6 +288,7 @@ BAD = {
     "means that disagree": ({"score": "mutual_information", "samples": 0}, "draws no weights"),
     "nothing so cheap": ({"goal": "macs=1"}, "smallest"),
     "too few to prove": ({"goal": "early_errors=0.001"}, "examples can prove"),
+    "a coverage of 1": ({"coverage": 1.0}, "coverage"),
     "pixels": ({"batches": [(torch.zeros(2, 6), torch.zeros(2, 3, dtype=torch.int64))]}, "target"),
 }
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from nestling.cascade import CascadeScores, Comparison, Guarantee, Point, StageScores
+from nestling.prediction import SetScores
 from nestling.report import cascade_table, draw_cascade
 
 STAGES = (
@@ -15,9 +16,9 @@ LINES = [Point(100.0, 0.8, (0.1, 0.2)), Point(400.0, 0.9, (0.3, 0.4))]
 BESIDE = Comparison(LINES[0], tuple(LINES), (Point(100.0, 0.8), Point(400.0, 0.9)), 0.003, (0.001, 0.005))
 
 
-def scores(accuracy=0.9):
+def scores(accuracy=0.9, **options):
     own = SimpleNamespace(accuracy=accuracy, bounds={"accuracy": (0.88, 0.92)}, nll=0.25, ece=0.01)
-    return CascadeScores(200, own, STAGES, 200.0, (190.0, 210.0), 400)
+    return CascadeScores(200, own, STAGES, 200.0, (190.0, 210.0), 400, **options)
 
 
 def cascade(guarantee=None):
@@ -34,6 +35,11 @@ def test_the_table_says_what_a_cascade_comes_to():
     assert lines[7] == "200 MACs on average, 50.0% of the widest cut's; 1.750 ms, 58.3%"
     assert lines[8] == "5.0% of the inputs get no answer"
     assert len(lines) == 9
+
+
+def test_sets_are_said_by_their_coverage():
+    text = cascade_table(cascade(), scores(sets={0.9: SetScores(0.912, 1.25)}), BESIDE)
+    assert "91.2% of the conformal sets for 90.0% have the right class, with 1.25 classes on average" in text
 
 
 def test_a_guarantee_is_said_in_full():

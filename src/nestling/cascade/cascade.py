@@ -12,7 +12,7 @@ from nestling.arguments import finite_number
 from nestling.cascade.comparison import best_points
 from nestling.cascade.goals import Fitted, Goal, read_goal
 from nestling.cascade.options import ScoreName
-from nestling.cascade.outcomes import ANSWERS_ALL, Integers, Outcomes, with_dont_know
+from nestling.cascade.outcomes import ANSWERS_ALL, Integers, Outcomes, routed, with_dont_know
 from nestling.cascade.record import Cascade
 from nestling.cascade.stages import Judged, Stage, check_classes, judged, outcomes_by_score, outputs_at, predicted
 from nestling.errors import ArgumentError, DtypeError, RangeError
@@ -22,6 +22,8 @@ from nestling.prediction import (
     CutLike,
     Likelihood,
     check_repeatable,
+    conformal_thresholds,
+    coverages_of,
     fit_temperature,
     likelihood_for,
 )
@@ -41,6 +43,7 @@ def cascade(
     likelihood: str | Likelihood | None = None,
     delta: float = 0.1,
     dont_know: float = 0.0,
+    coverage: float | Sequence[float] = 0.9,
     by: By = "draws",
     seed: int = 0,
     batch: Read | None = None,
@@ -60,6 +63,7 @@ def cascade(
         likelihood: As in ``nl.predict``.
         delta: For ``early_errors``: the probability with which the guarantee may fail.
         dont_know: The share of the examples, the least sure at the last stage, that get no answer.
+        coverage: The coverages of the conformal sets of the cascade's answers: see docs/cascade.md.
         by: As in ``nl.predict``.
         seed: Makes weight samples, and the split of the examples for ``early_errors``, reproducible.
         batch: A function that makes pairs of the batches, as in ``nl.evaluate``.
@@ -69,7 +73,7 @@ def cascade(
 
     Raises:
         BudgetError: If no cascade is as cheap as the goal asks.
-        RangeError: If the examples are too few to guarantee the goal.
+        RangeError: If the examples are too few to guarantee the goal or the coverage.
         ArgumentError: If a name, a number, the cuts or the batches can't be used.
 
     Example:
@@ -78,6 +82,7 @@ def cascade(
     """
     wanted = goal if isinstance(goal, Goal) else read_goal(goal, delta)
     chosen_likelihood = likelihood_for(nested, likelihood)
+    coverages = coverages_of(coverage)
     _check(nested, cuts, score, dont_know)
     check_classes(chosen_likelihood)
     loader = read_by(batches, batch)
@@ -99,6 +104,8 @@ def cascade(
     chosen, fitted = _fitted({name: by_score[name] for name in _candidates(score, draws)}, wanted, parts)
     choosing = by_score[chosen].of(parts[0])
     thresholds = with_dont_know(choosing, fitted.thresholds, dont_know)
+    ends = torch.from_numpy(routed(by_score[chosen].of(parts[1]), thresholds).stages)
+    nonconformity = torch.stack([own.nonconformity[parts[1]] for own in judgements]).gather(0, ends.unsqueeze(0))
     return Cascade(
         nested=nested,
         stages=tuple(replace(stage, threshold=float(own)) for stage, own in zip(stages, thresholds, strict=True)),
@@ -110,6 +117,7 @@ def cascade(
         num_examples=choosing.num_examples,
         points=best_points(choosing),
         guarantee=fitted.guarantee,
+        set_thresholds=conformal_thresholds(nonconformity[0], coverages),
     )
 
 

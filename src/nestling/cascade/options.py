@@ -21,5 +21,7 @@ class Cascading:
     """For early_errors: the probability with which the guarantee may fail."""
     dont_know: float = 0.0
     """Share of the validation inputs to which the last cut says that it does not know."""
+    coverage: float = 0.9
+    """How often the set of classes that the cascade gives is to contain the right one."""
     seed: int = 0
     """Seed of the weight samples, and of the split of the validation data for early_errors."""

@@ -51,6 +51,12 @@ def guarantee_from(saved: Mapping[str, Any] | None) -> Guarantee | None:
     return Guarantee(most, delta, *(natural_number(name, saved[name]) for name in _COUNTS))
 
 
+def set_thresholds_from(saved: Mapping[str, float]) -> dict[float, float]:
+    """The thresholds of conformal sets, by coverage."""
+    pairs = ((inner_probability("coverage", float(coverage)), own) for coverage, own in saved.items())
+    return {coverage: finite_number("threshold", own) for coverage, own in pairs}
+
+
 def _threshold(runs: object, saved: float | None) -> float:
     if not isinstance(runs, bool):
         raise TypeError(f"runs is {runs!r}")

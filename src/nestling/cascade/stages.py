@@ -16,11 +16,15 @@ from nestling.running import Nested
 
 
 class Judged(NamedTuple):
-    """Of each example (N,): how unsure a stage is, by each score, whether it is right, and how likely that seemed."""
+    """Of each example (N,): how unsure a stage is, by each score, whether it is right, and how likely that seemed.
+
+    ``nonconformity`` is that of the true label.
+    """
 
     scores: dict[str, Tensor]
     correct: Tensor
     expected: Tensor
+    nonconformity: Tensor
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ def judged(prediction: ClassPrediction, targets: Tensor, widest: ClassPrediction
     """The scores of a stage's prediction, whether it is right, and how likely that is by the ``widest`` stage."""
     labels = prediction.labels
     expected = widest.log_probs.gather(1, labels.unsqueeze(1)).squeeze(1).exp()
-    return Judged(prediction.unfamiliarity(), labels == targets, expected)
+    return Judged(prediction.unfamiliarity(), labels == targets, expected, prediction.nonconformity(targets))
 
 
 def outcomes_by_score(stages: Sequence[Judged], macs: Sequence[int]) -> dict[str, Outcomes]:

@@ -36,6 +36,9 @@ def _summary(cascade: Cascade, scores: CascadeScores, comparison: Comparison) ->
     if scores.mean_ms is not None and scores.ms_share is not None:
         average += f"; {scores.mean_ms:.3f} ms, {percent(scores.ms_share)}"
     lines.append(average)
+    for coverage, sets in scores.sets.items():
+        right = f"{percent(sets.coverage)} of the conformal sets for {percent(coverage)} have the right class"
+        lines.append(f"{right}, with {sets.size:.2f} classes on average")
     if scores.unanswered > _NONE:
         lines.append(f"{percent(scores.unanswered)} of the inputs get no answer")
     if cascade.guarantee is not None:
