@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import nestling as nl
@@ -63,9 +63,18 @@ def resnet20(asked: argparse.Namespace) -> tuple[nl.Nested, Data, dict[str, Any]
     return nested, data, {"teacher": pretrained(asked.weights)}
 
 
+def vgg11(asked: argparse.Namespace) -> tuple[nl.Nested, Data, dict[str, Any]]:
+    """The VGG11 of experiments/bn3/widths.py with a quarter of the channels, trained from scratch, nested as there."""
+    from widths import module_of, nested_of  # in experiments/bn3, which PYTHONPATH names
+
+    nested = nested_of(module_of("vgg11", asked.seed), weights=asked.posterior)
+    return nested, nl.data.load("cifar10", seed=asked.seed), {}
+
+
 NETWORKS: dict[str, Callable[[argparse.Namespace], tuple[nl.Nested, Data, dict[str, Any]]]] = {
     "mnist": mnist,
     "resnet20": resnet20,
+    "vgg11": vgg11,
 }
 
 
@@ -99,6 +108,28 @@ def opened(asked: argparse.Namespace) -> tuple[nl.Run, Data]:
         if found.calibration(cut) is None and found.nested.statistics:
             nl.recalibrate(found.nested, make_feed(data, found.recipe).recalibration, cut)
     return found, data
+
+
+def outputs(asked: argparse.Namespace) -> None:
+    """Write what every cut says of every validation and test image: the outputs (S, N, C), and the labels (N,)."""
+    if asked.state is None:
+        found, data = opened(asked)
+        nested = found.nested
+    else:
+        nested, data, _ = NETWORKS[asked.network](asked)
+        nested.load_state_dict(load_file(asked.state))
+        recalibration = make_feed(data, nl.Recipe(seed=asked.seed)).recalibration
+        for cut in asked.cuts:
+            nl.recalibrate(nested, recalibration, cut)
+    options: dict[str, Any] = {"samples": asked.samples, "likelihood": Categorical(), "seed": 0, "by": "draws"}
+    tensors = {}
+    for split in ("validation", "test"):
+        for cut in asked.cuts:
+            answers, labels = outputs_at(nested, make_cut(nested.groups, cut), data.batches(split, 500), **options)
+            tensors |= {f"{split} {cut:g}": answers.float(), f"{split} labels": labels}
+            print(f"{split} {cut:g}", flush=True)
+    macs = {f"{cut:g}": str(nl.cost(nested, cut).macs) for cut in asked.cuts}
+    save_file(tensors, asked.out, metadata=macs)
 
 
 def parts(data: Data, fit_on: str) -> list[tuple[Batches, Batches]]:
@@ -174,10 +205,10 @@ def resample(asked: argparse.Namespace) -> dict[str, Any]:
         judgements = [judged(own, labels, predictions[-1]) for own in predictions]
         outcomes = outcomes_by_score(judgements, macs)["max_probability"]
         fitting, testing = (outcomes.of(half.numpy()) for half in halves)
-        counted = Outcomes.counted(fitting.scores, fitting.correct, fitting.macs)
+        counted = Outcomes.counted(fitting.scores, fitting.correct, fitting.costs)
         for name, given in (("expected", fitting), ("counted", counted)):
             end = routed(testing, goal.fit(given, given).thresholds)
-            figures[name].append((float(testing.correct[-1].mean()) - end.accuracy, end.mean_macs / macs[-1]))
+            figures[name].append((float(testing.correct[-1].mean()) - end.accuracy, end.mean_cost / macs[-1]))
     return {"run": asked.folder.name, "cuts": asked.cuts, "loss": asked.loss, "splits": asked.splits} | {
         name: {
             "loss": statistics.mean(loss for loss, _ in own),
@@ -225,15 +256,19 @@ def main() -> None:
     again.add_argument("--network", choices=NETWORKS)
     again.add_argument("--loss", type=float, default=0.002)
     again.add_argument("--splits", type=int, default=20)
-    for command in (training, running, again):
+    keeping = commands.add_parser("outputs")
+    keeping.add_argument("--network", choices=NETWORKS)
+    keeping.add_argument("--state", type=Path, help="the tensors of a trained nested network, in place of a run")
+    keeping.add_argument("--out", type=Path, required=True)
+    for command in (training, running, again, keeping):
         command.add_argument("--weights", type=Path, help="the pretrained weights of the ResNet-20")
         command.add_argument("--posterior", choices=("ivon", "gaussian"), help="of the weights; plain if left out")
         command.add_argument("--seed", type=int, default=0)
     training.add_argument("--epochs", type=int, default=3)
     training.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     training.add_argument("--out", type=Path, required=True)
-    for command in (running, again):
-        command.add_argument("folder", type=Path)
+    for command in (running, again, keeping):
+        command.add_argument("folder", type=Path, nargs="?")
         command.add_argument("--cuts", type=float, nargs="+", default=[0.25, 0.5, 1.0])
         command.add_argument("--samples", type=int, default=0)
     running.add_argument("--goals", nargs="+", default=["loss=0.002", "macs=0.5x", "early_errors=0.02"])
@@ -247,6 +282,8 @@ def main() -> None:
         train(asked)
     elif asked.command == "table":
         table(asked.path)
+    elif asked.command == "outputs":
+        outputs(asked)
     elif asked.command == "resample":
         print(json.dumps(resample(asked)))
     else:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 ScoreName = Literal["auto", "entropy", "mutual_information", "max_probability"]
+CostName = Literal["macs", "latency_ms"]
 
 
 @dataclass(frozen=True)

@@ -142,14 +142,15 @@ class Cascade:
     ) -> CascadeScores:
         """Score the cascade on batches of (inputs, targets), each stage on the examples that reach it.
 
-        ``latency`` measures the milliseconds of each stage for one example, on this device. ``batch`` is a function
-        that makes pairs of the batches, and ``seed`` makes weight samples reproducible, as in ``nl.evaluate``.
+        ``latency`` measures the milliseconds of each stage for one example in torch, on this device; without it they
+        are those that the cascade was fitted with, if it was. ``batch`` is a function that makes pairs of the batches,
+        and ``seed`` makes weight samples reproducible, as in ``nl.evaluate``.
 
         Example:
             >>> scores = cascade.evaluate(data.batches("test", 500))
             >>> scores.scores.accuracy, scores.macs_share
         """
-        times = self.latencies() if latency else [None] * len(self.stages)
+        times = self.latencies() if latency else [stage.ms for stage in self.stages]
         return scored(self.stages, self.predict, read_by(batches, batch), times, seed)
 
     def calibrated(
@@ -196,7 +197,7 @@ class Cascade:
             widest = widest or found
             judgements.insert(0, judged(found, targets, widest))
         outcomes = outcomes_by_score(judgements, [stage.macs for stage in self.stages])[self.score]
-        return compared(outcomes, np.array(self.thresholds), self.points)
+        return compared(outcomes, np.array(self.thresholds), self.points, self.stages)
 
     def to_dict(self) -> dict[str, Any]:
         """The cascade as plain values for JSON, without the network."""

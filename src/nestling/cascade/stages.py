@@ -29,12 +29,16 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class Stage:
-    """A cut that answers if its uncertainty is at most ``threshold``; ``macs`` are for one pass of one example."""
+    """A cut that answers if its uncertainty is at most ``threshold``.
+
+    ``macs`` are for one pass of one example, and so are the milliseconds ``ms``, if they are known.
+    """
 
     name: str
     macs: int
     calibration: Calibration
     threshold: float
+    ms: float | None = None
 
     @property
     def cut(self) -> Cut:
@@ -54,7 +58,7 @@ class Stage:
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
-        about = {"name": self.name, "macs": self.macs, "cut": self.cut.as_dict(), "runs": self.runs}
+        about = {"name": self.name, "macs": self.macs, "ms": self.ms, "cut": self.cut.as_dict(), "runs": self.runs}
         return about | {"temperature": self.calibration.temperature, "threshold": self.finite_threshold}
 
 
@@ -94,13 +98,13 @@ def judged(prediction: ClassPrediction, targets: Tensor, widest: ClassPrediction
     return Judged(prediction.unfamiliarity(), labels == targets, expected, prediction.nonconformity(targets))
 
 
-def outcomes_by_score(stages: Sequence[Judged], macs: Sequence[int]) -> dict[str, Outcomes]:
+def outcomes_by_score(stages: Sequence[Judged], costs: Sequence[float]) -> dict[str, Outcomes]:
     """The outcomes of several stages by each score, from what ``judged`` says of each stage."""
     correct = np.stack([stage.correct.numpy() for stage in stages])
     expected = np.stack([stage.expected.double().numpy() for stage in stages])
-    costs = np.array(macs, dtype=np.float64)
+    prices = np.array(costs, dtype=np.float64)
     return {
-        name: Outcomes(np.stack([stage.scores[name].double().numpy() for stage in stages]), correct, costs, expected)
+        name: Outcomes(np.stack([stage.scores[name].double().numpy() for stage in stages]), correct, prices, expected)
         for name in stages[0].scores
     }
 
