@@ -24,17 +24,19 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import nestling as nl
-from nestling.cascade import Cascade, Loss
+from nestling.cascade import Cascade, EarlyErrors, Goal, Loss, read_goal
+from nestling.cascade.choosing import chosen
 from nestling.cascade.outcomes import Outcomes, routed
 from nestling.cascade.stages import judged, outcomes_by_score, outputs_at, predicted
 from nestling.data import Batches, Data
@@ -130,6 +132,66 @@ def outputs(asked: argparse.Namespace) -> None:
             print(f"{split} {cut:g}", flush=True)
     macs = {f"{cut:g}": str(nl.cost(nested, cut).macs) for cut in asked.cuts}
     save_file(tensors, asked.out, metadata=macs)
+
+
+Answers = dict[str, tuple[Tensor, Tensor]]
+"""What each cut says of some examples, and their labels, the narrowest cut first."""
+
+
+def resplit(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """For each goal what cascades come to whose thresholds are fitted on some of the kept outputs, on the others."""
+    with safe_open(asked.outputs, "pt") as file:
+        macs = [int(file.metadata()[f"{cut:g}"]) for cut in asked.cuts]
+    for goal in asked.goals:
+        wanted = read_goal(goal)
+        rows = [_fitted_and_scored(wanted, macs, asked.score, *parts) for parts in partitions(asked, asked.fit_on)]
+        about = {"outputs": asked.outputs.stem, "cuts": asked.cuts, "goal": goal, "fit_on": asked.fit_on}
+        found = {f"mean {name}": statistics.mean(row[name] for row in rows) for name in rows[0]}
+        found |= {"splits": len(rows), "worst loss": max(row["loss"] for row in rows)}
+        if isinstance(wanted, EarlyErrors):
+            found["under the bound"] = sum(row["early_errors"] <= wanted.most for row in rows)
+        if isinstance(wanted, Loss):
+            found["within the loss"] = sum(row["loss"] <= wanted.most for row in rows)
+        yield about | found
+
+
+def partitions(asked: argparse.Namespace, fit_on: str) -> Iterator[tuple[Answers, Answers]]:
+    """Outputs to fit on, and to score on: of validation and test images, or of halves of the test images at random."""
+    kept = load_file(asked.outputs)
+
+    def of(split: str, rows: Tensor | slice = slice(None)) -> Answers:
+        labels = kept[f"{split} labels"][rows]
+        return {f"{cut:g}": (kept[f"{split} {cut:g}"].double()[:, rows], labels) for cut in asked.cuts}
+
+    if fit_on == "validation":
+        yield of("validation"), of("test")
+        return
+    for seed in range(asked.splits):
+        order = torch.randperm(len(kept["test labels"]), generator=torch.Generator().manual_seed(seed))
+        first, second = order.chunk(2)
+        yield of("test", first), of("test", second)
+
+
+def _fitted_and_scored(
+    goal: Goal, macs: Sequence[int], score: str, fitting: Answers, testing: Answers
+) -> dict[str, float]:
+    choice = chosen(reversed(fitting.values()), macs, goal, likelihood=Categorical(), score=score)
+    pairs = zip(testing.values(), choice.temperatures, strict=True)
+    predictions = [predicted(Categorical(), outputs, temperature) for (outputs, _), temperature in pairs]
+    labels = next(iter(testing.values()))[1]
+    judgements = [judged(own, labels, predictions[-1]) for own in predictions]
+    outcomes = outcomes_by_score(judgements, macs)[choice.score]
+    end = routed(outcomes, choice.thresholds)
+    early = end.stages < len(macs) - 1
+    scores = torch.stack([own.nonconformity for own in judgements]).gather(0, torch.from_numpy(end.stages)[None])[0]
+    return {
+        "accuracy": end.accuracy,
+        "loss": float(outcomes.correct[-1].mean()) - end.accuracy,
+        "macs_share": end.mean_cost / macs[-1],
+        "early": float(early.mean()),
+        "early_errors": float((early & ~end.correct).sum() / max(1, early.sum())),
+        "coverage of 90 % sets": float((scores <= choice.set_thresholds[0.9]).double().mean()),
+    }
 
 
 def parts(data: Data, fit_on: str) -> list[tuple[Batches, Batches]]:
@@ -260,6 +322,10 @@ def main() -> None:
     keeping.add_argument("--network", choices=NETWORKS)
     keeping.add_argument("--state", type=Path, help="the tensors of a trained nested network, in place of a run")
     keeping.add_argument("--out", type=Path, required=True)
+    splitting = commands.add_parser("resplit")
+    splitting.add_argument("outputs", type=Path)
+    splitting.add_argument("--cuts", type=float, nargs="+", default=[0.25, 0.5, 1.0])
+    splitting.add_argument("--splits", type=int, default=20)
     for command in (training, running, again, keeping):
         command.add_argument("--weights", type=Path, help="the pretrained weights of the ResNet-20")
         command.add_argument("--posterior", choices=("ivon", "gaussian"), help="of the weights; plain if left out")
@@ -271,10 +337,11 @@ def main() -> None:
         command.add_argument("folder", type=Path, nargs="?")
         command.add_argument("--cuts", type=float, nargs="+", default=[0.25, 0.5, 1.0])
         command.add_argument("--samples", type=int, default=0)
-    running.add_argument("--goals", nargs="+", default=["loss=0.002", "macs=0.5x", "early_errors=0.02"])
-    running.add_argument("--score", default="auto")
-    running.add_argument("--fit-on", choices=("validation", "test_halves"), default="validation")
-    running.add_argument("--out", type=Path, required=True)
+    for command in (running, splitting):
+        command.add_argument("--goals", nargs="+", default=["loss=0.002", "macs=0.5x", "early_errors=0.02"])
+        command.add_argument("--score", default="auto")
+        command.add_argument("--fit-on", choices=("validation", "test_halves"), default="validation")
+        command.add_argument("--out", type=Path, required=True)
     commands.add_parser("table").add_argument("path", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -287,7 +354,7 @@ def main() -> None:
     elif asked.command == "resample":
         print(json.dumps(resample(asked)))
     else:
-        for row in run(asked):
+        for row in resplit(asked) if asked.command == "resplit" else run(asked):
             with asked.out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(json.dumps(row), flush=True)

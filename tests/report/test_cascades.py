@@ -1,5 +1,6 @@
 """The lines under the table of a cascade, from figures made by hand."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -46,6 +47,17 @@ def test_a_guarantee_is_said_in_full():
     text = cascade_table(cascade(Guarantee(0.02, 0.1, 1000, 800, 9)), scores(), BESIDE)
     said = "with probability 0.9, at most 2.0% of what is answered early is wrong"
     assert text.endswith(f"{said} (9 of 800 early answers were wrong among 1,000 examples)")
+
+
+def test_a_picture_has_milliseconds_where_they_are_known(tmp_path):
+    draw_cascade(tmp_path / "macs.svg", BESIDE)
+    assert "milliseconds" not in (tmp_path / "macs.svg").read_text()
+    timed = [replace(point, ms=point.macs / 100) for point in LINES]
+    alone = tuple(replace(point, ms=point.macs / 50) for point in BESIDE.alone)
+    draw_cascade(tmp_path / "both.svg", replace(BESIDE, chosen=timed[0], points=tuple(timed), alone=alone))
+    said = (tmp_path / "both.svg").read_text()
+    assert "milliseconds on average" in said
+    assert "multiply-adds on average" in said
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

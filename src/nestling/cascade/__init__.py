@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from nestling.cascade.comparison import Comparison, Point
     from nestling.cascade.goals import EarlyErrors, Goal, Loss, MeanCost, read_goal
     from nestling.cascade.guarantee import Guarantee
-    from nestling.cascade.options import Cascading
+    from nestling.cascade.options import Cascading, MeasuredIn
     from nestling.cascade.record import CASCADE_FILE, Cascade
     from nestling.cascade.stages import Stage
 
