@@ -10,10 +10,10 @@ from nestling.cascade.goals import Goal, read_goal
 from nestling.cascade.options import ScoreName
 from nestling.cascade.record import Cascade
 from nestling.cascade.stages import Stage, check_classes, outputs_at
-from nestling.errors import ArgumentError, DtypeError, RangeError
+from nestling.errors import ArgumentError, RangeError
 from nestling.prediction import By, Calibration, CutLike, Likelihood, check_repeatable, coverages_of, likelihood_for
 from nestling.reading import Cut, cut_names, make_cut
-from nestling.running import Nested, Read, batch_of, cost, latencies_ms, read_by
+from nestling.running import Nested, Read, batch_of, check_nested, cost, latencies_ms, read_by
 
 Times = Mapping[str, float] | Sequence[float]
 """Milliseconds of cuts, by their names or in their order."""
@@ -119,7 +119,7 @@ def _cheapest_first(nested: Nested, cuts: Sequence[CutLike]) -> list[tuple[Cut, 
     """The cuts with their names and multiply-adds, in the order of these."""
     names = cut_names(nested.groups, cuts)
     macs = {cut: cost(nested, cut).macs for cut in names}
-    ordered = sorted((make_cut(nested.groups, own) for own in cuts), key=lambda cut: macs[cut])
+    ordered = sorted((make_cut(nested.groups, cut) for cut in cuts), key=lambda cut: macs[cut])
     return [(cut, names[cut], macs[cut]) for cut in ordered]
 
 
@@ -149,8 +149,7 @@ def _times(
 
 
 def _check(nested: object, cuts: object, score: str, dont_know: float) -> None:
-    if not isinstance(nested, Nested):
-        raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
+    check_nested(nested)
     if not isinstance(cuts, Sequence) or isinstance(cuts, str) or not cuts:
         raise ArgumentError("cuts", repr(cuts), "a list of cuts, at least one", "Pass (0.25, 0.5, 1.0), for example.")
     if score not in get_args(ScoreName):

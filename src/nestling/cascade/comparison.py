@@ -29,7 +29,7 @@ class Point:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the threshold of a stage that is left out is None."""
-        thresholds = [None if own == LEFT_OUT else own for own in self.thresholds]
+        thresholds = [None if value == LEFT_OUT else value for value in self.thresholds]
         return {"macs": self.macs, "accuracy": self.accuracy, "thresholds": thresholds, "ms": self.ms}
 
 
@@ -54,8 +54,8 @@ class Comparison:
 
 def compared(outcomes: Outcomes, thresholds: Floats, points: Sequence[Point], stages: Sequence[Stage]) -> Comparison:
     """What a cascade, other thresholds and each stage alone come to, given the outcomes of every stage."""
-    found = routed(outcomes, thresholds)
-    lost = outcomes.correct[-1].astype(float) - found.correct
+    ends = routed(outcomes, thresholds)
+    lost = outcomes.correct[-1].astype(float) - ends.correct
     num, loss = len(lost), float(lost.mean())
     error = standard_error(float(lost.sum()), float(np.square(lost).sum()), num)
     alone = zip(stages, outcomes.correct.mean(1), strict=True)
@@ -76,9 +76,9 @@ def best_points(outcomes: Outcomes, stages: Sequence[Stage]) -> tuple[Point, ...
 
 
 def _point(outcomes: Outcomes, thresholds: Floats, stages: Sequence[Stage]) -> Point:
-    found = routed(outcomes, thresholds)
-    macs = float(found.reached @ [stage.macs for stage in stages])
-    return Point(macs, found.accuracy, tuple(map(float, thresholds[:-1])), _mean_ms(stages, found.reached))
+    ends = routed(outcomes, thresholds)
+    macs = float(ends.reached @ [stage.macs for stage in stages])
+    return Point(macs, ends.accuracy, tuple(map(float, thresholds[:-1])), _mean_ms(stages, ends.reached))
 
 
 def _mean_ms(stages: Sequence[Stage], reached: Floats) -> float | None:
