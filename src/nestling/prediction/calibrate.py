@@ -78,9 +78,7 @@ def calibrate(
     """
     loader = read_by(loader, batch)
     chosen_likelihood = likelihood_for(model, likelihood)
-    coverages = tuple(coverage) if isinstance(coverage, Sequence) else (coverage,)
-    for wanted in coverages:
-        inner_probability("coverage", wanted)
+    coverages = coverages_of(coverage)
     processes = current() if spread else ALONE
 
     def fit(at: CutLike | None) -> Calibration:
@@ -96,7 +94,7 @@ def calibrate(
         outputs, targets = _of_all(rows, processes)
         temperature = fit_temperature(chosen_likelihood, outputs, targets)
         scores = chosen_likelihood.predictive(outputs, temperature=temperature).nonconformity(targets).flatten()
-        thresholds = {wanted: conformal_threshold(scores, wanted) for wanted in coverages}
+        thresholds = conformal_thresholds(scores, coverages)
         return Calibration(temperature, thresholds, num_examples, chosen_likelihood.name, samples, run.cut)
 
     if not isinstance(cut, Sequence):
@@ -126,6 +124,19 @@ def fit_temperature(likelihood: Likelihood, outputs: Tensor, targets: Tensor) ->
     low, high = (math.log(end) for end in TEMPERATURES)
     best = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-5})
     return math.exp(best.x) if best.fun < loss(0.0) else 1.0
+
+
+def coverages_of(coverage: float | Sequence[float]) -> tuple[float, ...]:
+    """One or several coverages, each of which must lie between 0 and 1."""
+    coverages = tuple(coverage) if isinstance(coverage, Sequence) else (coverage,)
+    for wanted in coverages:
+        inner_probability("coverage", wanted)
+    return coverages
+
+
+def conformal_thresholds(scores: Tensor, coverages: Sequence[float]) -> dict[float, float]:
+    """For each coverage the largest nonconformity within a set, from the scores (n,) of examples."""
+    return {coverage: conformal_threshold(scores, coverage) for coverage in coverages}
 
 
 def conformal_threshold(scores: Tensor, coverage: float) -> float:
