@@ -95,7 +95,7 @@ def _from_data(source: Data, recipe: Recipe) -> Feed:
         "task": source.task,
         "loaded_with": source.loaded_with,
         "fingerprint": training_fingerprint(source),
-        "as_bytes": source.split("train").inputs.dtype == torch.uint8,
+        "as_bytes": source.split("train").has_bytes,
         "input_shape": list(source.input_shape),
         "classes": list(source.classes),
         "mean": list(source.mean),

@@ -85,7 +85,7 @@ def networks_of(
     size, unmeasured = _of_recipe(run, saved) if curve is None else _of_curve(run, curve)
     calibrations = {calibration.cut: calibration for calibration in run.calibrations}
     networks = list[Network]()
-    with Progress(len(unmeasured), "report", shown=not quiet) as progress:
+    with Progress(len(unmeasured), "report", step="network", shown=not quiet) as progress:
         for network in unmeasured:
             networks.append(_finished(run, network, sample, calibrations.get(network.cut), samples))
             progress.step()
