@@ -15,4 +15,19 @@ if TYPE_CHECKING:
     from nestling.commands.searching import extract, search
     from nestling.commands.training import evaluate, train
 
+__all__ = [
+    "Device",
+    "cascade",
+    "data",
+    "evaluate",
+    "export",
+    "extract",
+    "load_weights",
+    "predict",
+    "prune",
+    "report",
+    "search",
+    "train",
+]
+
 imports_lazily(__name__)
