@@ -15,7 +15,7 @@ from nestling.delivery.small_record import NORMALISED_BY, checked_record
 from nestling.errors import ArgumentError, RunError, ShapeError
 from nestling.prediction import Prediction, predict
 from nestling.pruning import PRUNED_FILE
-from nestling.running import NUM_PAIRS, PlainGraph, Program, check_num_pairs, program_of
+from nestling.running import NUM_PAIRS, Call, PlainGraph, Program, check_num_pairs, program_of
 from nestling.storage import (
     GRAPH_FILE,
     Packing,
@@ -78,7 +78,7 @@ class SmallNetwork(PlainGraph):
 
 def save_small(
     network: nn.Module,
-    example: tuple[tuple[Any, ...], dict[str, Any]],
+    example: Call,
     folder: str | PathLike[str],
     about: Mapping[str, Any],
     packing: Packing | None = None,

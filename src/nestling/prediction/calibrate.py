@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from nestling.arguments import inner_probability
 from nestling.errors import RangeError
 from nestling.prediction.calibration import Calibration
 from nestling.prediction.evaluate import check_repeatable, pairs
-from nestling.prediction.forward_passes import By, CutLike, passes
+from nestling.prediction.forward_passes import By, CutLike, Passing, passes
 from nestling.prediction.likelihood import Likelihood
 from nestling.prediction.likelihoods import likelihood_for
 from nestling.processes import ALONE, Processes, current
@@ -29,13 +29,8 @@ def calibrate(
     loader: Iterable[Any],
     *,
     cut: CutLike | None = None,
-    samples: int = 6,
-    likelihood: str | Likelihood | None = None,
     coverage: float | Sequence[float] = 0.9,
-    seed: int | None = 0,
-    spread: bool = False,
-    by: By = "draws",
-    batch: Read | None = None,
+    **options: Unpack[Passing],
 ) -> Calibration: ...
 
 
@@ -45,13 +40,8 @@ def calibrate(
     loader: Iterable[Any],
     *,
     cut: Sequence[CutLike],
-    samples: int = 6,
-    likelihood: str | Likelihood | None = None,
     coverage: float | Sequence[float] = 0.9,
-    seed: int | None = 0,
-    spread: bool = False,
-    by: By = "draws",
-    batch: Read | None = None,
+    **options: Unpack[Passing],
 ) -> list[Calibration]: ...
 
 
