@@ -14,10 +14,15 @@ ROOMS = {
     "nestling.data": "Data sets by name, path or `Dataset`.",
     "nestling.distributions": "Orders, weight posteriors, gates and divergences, as pure mathematics.",
     "nestling.models": "The papers' networks.",
+    "nestling.network": "Groups, cuts, costs and extraction.",
     "nestling.prediction": "Likelihoods, predictions, scores and calibration.",
     "nestling.search": "Budgets, costs, strategies and the curve.",
     "nestling.pruning": "Bayesian dropout.",
     "nestling.training": "The objective, the recipe and runs.",
+    "nestling.cascade": "Cuts one after another: the narrowest answers first.",
+    "nestling.delivery": "Networks in files that run without nestling.",
+    "nestling.runtime": "Exported files, opened without torch.",
+    "nestling.report": "Tables and pictures of a run.",
 }
 """The packages of the reference, each with the sentence that its page opens with."""
 _ELSEWHERE = re.compile(r"\]\((?:\.\./)+(experiments|docs)/([^)]*)\)")

@@ -10,7 +10,7 @@ from http.client import HTTPConnection
 import numpy as np
 import uvicorn
 
-from nestling.service import Engine, Serving, Width, application
+from nestling.service import Calibrated, Engine, Serving, Width, application
 from nestling.service.connection import patient
 
 INPUTS = [{"name": "images", "dtype": "uint8", "shape": ["batch", 1, 4, 4], "layout": "nchw", "scale": 255}]
@@ -26,7 +26,10 @@ class Numbers(Engine):
 
     def __init__(self, seconds=(0.0, 0.0, 0.0), thresholds=None):
         self.about = {"inputs": INPUTS, "classes": ["a", "b", "c"], "data": {"as_bytes": True}}
-        self.widths = tuple(Width(name, float(name), thresholds=thresholds or {}) for name in ("0.25", "0.5", "1"))
+        calibrated = Calibrated(1.0, thresholds or {})
+        self.widths = tuple(
+            Width(name, float(name), calibrated, {"all": number}) for number, name in enumerate(("0.25", "0.5", "1"))
+        )
         self.seconds, self.pause = seconds, 0.0
         self.weight = 2 * np.random.default_rng(0).standard_normal((16, 3)).astype(np.float32)
         self.batches = []
@@ -42,11 +45,9 @@ class Numbers(Engine):
 
 
 @contextmanager
-def served(engine=None, *, cascade=None, token=None, name="numbers", **options):
+def served(engine=None, *, token=None, name="numbers", **options):
     """A service; gives its address as host:port, and the service."""
-    service = application(
-        Numbers() if engine is None else engine, name=name, options=Serving(**options), cascade=cascade, token=token
-    )
+    service = application(Numbers() if engine is None else engine, name=name, options=Serving(**options), token=token)
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     config = uvicorn.Config(
         service, http=patient(service.options.receive_seconds), ws="none", lifespan="on", log_level="critical"

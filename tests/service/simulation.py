@@ -2,10 +2,11 @@
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from nestling.service.controller import Law, Load, Rate, State, batch_limit, chosen, most_waiting, slowed, slowness
+from nestling.service.controller import Load, Rate, State, batch_limit, chosen, most_waiting, slowed, slowness
 
 TICK = 0.1
 
@@ -29,7 +30,7 @@ class Simulated:
     @property
     def changes(self):
         widths = [width for _, width in self.looks]
-        return sum(one != other for one, other in zip(widths, widths[1:], strict=False))
+        return sum(one != other for one, other in pairwise(widths))
 
 
 def arrivals(phases, seed=0):

@@ -11,6 +11,7 @@ import threading
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -134,10 +135,11 @@ def test_a_sender_that_trickles_is_sent_away(address):
     began = time.perf_counter()
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n")
-        with pytest.raises(OSError):  # noqa: PT011 (closed while it sends)
+        with suppress(OSError):  # it is closed while it sends
             while time.perf_counter() - began < 10:
                 connection.sendall(b"x")
                 time.sleep(0.05)
+    assert time.perf_counter() - began < 10
     assert ask(address, "GET", "/v2")[0] == 200
 
 

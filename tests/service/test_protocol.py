@@ -12,8 +12,6 @@ pytest.importorskip("uvicorn")
 sys.path.insert(0, str(Path(__file__).parent))
 from served import Numbers, ask, images, served
 
-from nestling.service import Cascading, Step
-
 client = pytest.importorskip("tritonclient.http")
 
 
@@ -97,14 +95,19 @@ def test_confidence_widens_for_what_is_unsure(triton):
 
 def test_a_fitted_cascade():
     x, engine = images(12), Numbers()
-    cascade = Cascading((Step(0, 0.6, 0.5), Step(2)), "entropy")
-    with served(engine, cascade=cascade) as (address, _), client.InferenceServerClient(address) as triton:
+    stages = [{"cut": {"all": 0}, "threshold": 0.6, "temperature": 0.5}]
+    stages.append({"cut": {"all": 2}, "threshold": None, "temperature": 2.0})
+    engine.about["cascade"] = {"stages": stages, "score": "entropy", "set_thresholds": {"0.9": 0.5}}
+    with served(engine) as (address, _), client.InferenceServerClient(address) as triton:
         found = triton.infer("numbers", [tensor(x)], parameters={"confidence": True})
     logits = engine.run(0, {"images": x})["logits"].astype(np.float64) / 0.5
     probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     early = -(probs * np.log(probs)).sum(1) <= 0.6
     assert 0 < early.sum() < 12
     assert found.as_numpy("width").tolist() == [b"0.25" if own else b"1" for own in early]
+    assert np.allclose(found.as_numpy("probs")[early], probs[early], atol=1e-6)
+    late = np.exp(engine.run(2, {"images": x})["logits"] / 2)
+    assert np.allclose(found.as_numpy("probs")[~early], (late / late.sum(1, keepdims=True))[~early], atol=1e-6)
 
 
 def test_a_budget_takes_the_widest_that_is_in_time():

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nestling.prediction import Bounds, ClassPrediction, ClassScores
+from nestling.prediction import Bounds, ClassPrediction, ClassScores, SetScores
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +49,7 @@ class CascadeScores:
 
     ``mean_macs`` is the average number of multiply-adds, and ``macs_bounds`` its 95 % interval. ``whole_macs`` is what
     the widest cut alone takes. The shares are of the widest cut's cost, in multiply-adds and in measured milliseconds.
+    ``sets`` has the scores of the conformal sets of all examples, by coverage.
     """
 
     count: int
@@ -57,6 +58,7 @@ class CascadeScores:
     mean_macs: float
     macs_bounds: Bounds
     whole_macs: int
+    sets: Mapping[float, SetScores] = field(default_factory=dict)
 
     @property
     def unanswered(self) -> float:
@@ -82,8 +84,9 @@ class CascadeScores:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        own: Mapping[str, Any] = {"count": self.count, "mean_macs": self.mean_macs, "whole_macs": self.whole_macs}
+        costs: Mapping[str, Any] = {"count": self.count, "mean_macs": self.mean_macs, "whole_macs": self.whole_macs}
         shares = {"macs_share": self.macs_share, "mean_ms": self.mean_ms, "ms_share": self.ms_share}
         scores = None if self.scores is None else self.scores.to_dict()
-        rows = {"stages": [asdict(stage) for stage in self.stages], "scores": scores}
-        return {**own, "macs_bounds": list(self.macs_bounds), "unanswered": self.unanswered, **shares, **rows}
+        rows: dict[str, Any] = {"stages": [asdict(stage) for stage in self.stages], "scores": scores}
+        rows["sets"] = {str(coverage): asdict(sets) for coverage, sets in self.sets.items()}
+        return {**costs, "macs_bounds": list(self.macs_bounds), "unanswered": self.unanswered, **shares, **rows}

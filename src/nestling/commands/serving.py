@@ -9,27 +9,27 @@ from nestling.service import serve as run_service
 
 def serve(
     source: Path,
-    options: Serving = Serving(),  # noqa: B008 (frozen)
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
     name: str | None = None,
     token_file: Path | None = None,
+    options: Serving = Serving(),  # noqa: B008 (frozen)
     trust: bool = False,
-) -> None:
+) -> str:
     """Serve a run or an exported file until SIGTERM or SIGINT."""
     token = None if token_file is None else _token(token_file)
     threads = options.threads or None
-    cascade = None
     engine: Engine
     if source.is_dir():
         from nestling.commands.served_run import engine_of  # here, since a file needs no torch
 
-        engine, cascade = engine_of(source, threads, trust=trust)
+        engine = engine_of(source, threads, trust=trust)
     else:
         engine = FileEngine(source, threads=threads)
-    service = application(engine, name=name or source.resolve().stem, options=options, cascade=cascade, token=token)
+    service = application(engine, name=name or source.resolve().stem, options=options, token=token)
     run_service(service, host=host, port=port, say=lambda line: print(line, flush=True))
+    return "Stopped: what was taken is answered."
 
 
 def _token(file: Path) -> str:

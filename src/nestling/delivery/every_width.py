@@ -6,15 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
+from nestling.cascade import Cascade
 from nestling.delivery.all_widths import all_widths_model
+from nestling.delivery.cascaded import cascade_record, with_its_cuts
 from nestling.delivery.deployable import ports_of
+from nestling.delivery.formats import Graph
 from nestling.delivery.graphs import plain_graph
-from nestling.delivery.source import CutLike, Source
+from nestling.delivery.source import Source
 from nestling.delivery.verify import check_difference, latencies_of, worst_difference
 from nestling.errors import ArgumentError
+from nestling.prediction import CutLike
 from nestling.reading import make_cut
-from nestling.runtime import OnnxSession
+from nestling.runtime import OnnxSession, open_cascade
 from nestling.storage import make_folder, put, written_whole
 from nestling.training import Run
 
@@ -22,8 +27,13 @@ CUTS = (0.25, 0.5, 0.75, 1.0)
 """The cuts of a file of every width, where neither the caller nor a run names some."""
 
 
-def cuts_of(network: object, widths: Sequence[CutLike] | str) -> list[CutLike]:
-    """The cuts of a file: those that are given, or for ``"all"`` those of the run's recipe."""
+def cuts_of(network: object, widths: Sequence[CutLike] | str | None, cascade: Cascade | None = None) -> list[CutLike]:
+    """The cuts of a file: those that are given, or for ``"all"`` those of the run's recipe; and those of a cascade."""
+    cuts = [] if widths is None else _named_cuts(network, widths)
+    return cuts if cascade is None else with_its_cuts(cuts, cascade)
+
+
+def _named_cuts(network: object, widths: Sequence[CutLike] | str) -> list[CutLike]:
     if isinstance(widths, str):
         if widths != "all":
             raise ArgumentError("widths", repr(widths), "'all', or a list of cuts", "Pass [0.25, 0.5, 1.0].")
@@ -32,9 +42,11 @@ def cuts_of(network: object, widths: Sequence[CutLike] | str) -> list[CutLike]:
 
 
 def written_every_width(
-    network: object, source: Source, cuts: Sequence[CutLike], target: Path
+    network: object, source: Source, cuts: Sequence[CutLike], target: Path, cascade: Cascade | None = None
 ) -> tuple[Path, int, float, dict[str, float], Mapping[str, Any]]:
     """Write one ONNX file for several cuts; give it with its size, difference, milliseconds by cut, and record.
+
+    A ``cascade`` of these cuts is part of the record.
 
     Every cut is opened with its sizes fixed, and compared with the extracted network at the batches of ``verified``.
     Probabilities are those of the logits as they are, because each cut would have a temperature of its own.
@@ -44,12 +56,14 @@ def written_every_width(
         raise ArgumentError("widths", "a plain network", "a nested network, or a run", "Nest it to cut it.")
     source = replace(source, known=replace(source.known, calibration=None))
     ports = ports_of(source.network, source.example)
-    model = all_widths_model(
-        nested,
-        [cut if isinstance(cut, float | int) else make_cut(nested.groups, cut) for cut in cuts],
-        lambda plain: plain_graph(replace(source, network=plain), ports),
-        quality=_quality(network),
-    )
+    known = {} if cascade is None else {"cascade": cascade_record(cascade, nested)}
+
+    def graph_of(plain: nn.Module) -> Graph:
+        graph = plain_graph(replace(source, network=plain), ports)
+        return replace(graph, about={**graph.about, **known})
+
+    wanted = [cut if isinstance(cut, float | int) else make_cut(nested.groups, cut) for cut in cuts]
+    model = all_widths_model(nested, wanted, graph_of, quality=_quality(network))
     make_folder(target.parent)
     with written_whole(target) as folder:
         path = folder / target.name
@@ -65,6 +79,8 @@ def written_every_width(
         latencies = dict(zip((row["name"] for row in rows), latencies_of(opened), strict=True))
         about, size = opened[-1][1].about, path.stat().st_size
         del opened, session
+        if known:
+            open_cascade(path)  # or an error, before anything is put in place
         (place,) = put((path,), folder, target.parent)
     return place, size, worst, latencies, about
 
@@ -85,5 +101,5 @@ def _quality(network: object) -> dict[str, float] | None:
     """The validation accuracy of a run's weights, by the name of the cut, where there is one."""
     kept = [line for line in network.log if line.get("kept")] if isinstance(network, Run) else []
     scores = kept[-1]["validation"] if kept else {}
-    found = {f"{float(cut):g}": figures["accuracy"] for cut, figures in scores.items() if "accuracy" in figures}
-    return found or None
+    accuracies = {f"{float(cut):g}": figures["accuracy"] for cut, figures in scores.items() if "accuracy" in figures}
+    return accuracies or None

@@ -9,16 +9,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from nestling.cascade import Cascade
 from nestling.data import Data
 from nestling.delivery.about import Known, data_record
 from nestling.delivery.every_width import cuts_of, written_every_width
 from nestling.delivery.formats import FORMATS, FileFormat, Graph
 from nestling.delivery.graphs import GRAPHS
 from nestling.delivery.options import Layout
-from nestling.delivery.source import CutLike, as_known, source_of
+from nestling.delivery.source import as_known, source_of
 from nestling.delivery.verify import latencies_of, verified
 from nestling.errors import ArgumentError, NestlingError, RunError
-from nestling.prediction import Calibration, Likelihood, likelihood_named
+from nestling.prediction import Calibration, CutLike, Likelihood, likelihood_named
 from nestling.pruning import Pruned
 from nestling.reading import Cut
 from nestling.runtime import Session
@@ -63,6 +64,7 @@ def export(
     to: str = "onnx",
     uncertainty: str | None = None,
     widths: Sequence[CutLike] | str | None = None,
+    cascade: Cascade | None = None,
     data: Data | Mapping[str, Any] | None = None,
     likelihood: str | Likelihood | None = None,
     calibration: Calibration | None = None,
@@ -88,6 +90,8 @@ def export(
         widths: for a nested network or a run, write one ONNX file for several cuts, the width of which is chosen when
             it is opened: a list of cuts, or ``"all"`` for those of the run's recipe. Its probabilities have no
             temperature.
+        cascade: for a file of several widths, a cascade of the mean weights (``samples=0``), which
+            ``nl.runtime.open_cascade`` runs. The file has the cuts of its stages, beside those of ``widths``.
         data: the data that the network was trained on, or their record in a run. With it the file normalises its
             inputs itself, and knows the names of the classes.
         likelihood: what the outputs mean; by default what the network was trained with, and categorical with ``data``
@@ -118,14 +122,19 @@ def export(
     if uncertainty not in GRAPHS:
         known_ways = ", ".join(map(repr, GRAPHS))
         raise ArgumentError("uncertainty", repr(uncertainty), f"one of {known_ways}", "Check its spelling.")
-    given = Known(data_record(data), None if likelihood is None else likelihood_named(likelihood), calibration, run)
+    meant = None if likelihood is None else likelihood_named(likelihood)
+    if cascade is not None:
+        meant = meant or cascade.likelihood
+    given = Known(data_record(data), meant, calibration, run)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         source = source_of(network, example, cut, as_known(network, given, cut), layout, as_bytes)
-        if widths is not None:
+        if widths is not None or cascade is not None:
             if cut is not None or uncertainty is not None or to != "onnx":
                 needed = "left out, and to='onnx', for a file of several widths"
-                raise ArgumentError("cut, uncertainty or to", "some", needed, "Leave out widths for one cut.")
-            place, size, worst, by_cut, about = written_every_width(network, source, cuts_of(network, widths), target)
+                raise ArgumentError("cut, uncertainty or to", "some", needed, "Leave out widths and cascade.")
+            place, size, worst, by_cut, about = written_every_width(
+                network, source, cuts_of(network, widths, cascade), target, cascade
+            )
             return Exported((place,), size, worst, max(by_cut.values()), about, widths=by_cut)
         make = GRAPHS[uncertainty]
         whole = make(source.whole()) if compare and not source.is_whole else None
@@ -142,7 +151,7 @@ def _written(form: FileFormat, graph: Graph, target: Path, whole: Graph | None) 
     """Write a graph to a temporary folder, verify it there, measure it beside the whole one, and put it in place."""
     make_folder(target.parent)
     with written_whole(target) as folder:
-        own, size, session = _opened(form, graph, folder / "own", target.name)
+        written, size, session = _opened(form, graph, folder / "own", target.name)
         difference = verified(graph, session)
         if whole is None:
             (latency,), beside = latencies_of([(graph, session)]), None
@@ -152,7 +161,7 @@ def _written(form: FileFormat, graph: Graph, target: Path, whole: Graph | None) 
             beside = (whole_size, whole_latency)
             del other  # some runtimes hold their files open
         del session
-        places = put(own, folder / "own", target.parent)
+        places = put(written, folder / "own", target.parent)
     return Exported(tuple(places), size, difference, latency, graph.about, beside)
 
 

@@ -21,6 +21,7 @@ from nestling.network.sorting import Loss, Sort, check_sort, chosen_sort, norms,
 from nestling.reading import UNIT_KINDS, Bits, Choice, Groups, Kind, Slice
 from nestling.reading.rules import Rule, default_rules
 from nestling.running import (
+    Call,
     Nested,
     Output,
     Read,
@@ -32,12 +33,7 @@ from nestling.running import (
     read_by,
     with_bit_groups,
 )
-from nestling.running.layers import (
-    VariationalLayer,
-    check_sampling,
-    default_posterior,
-    make_variational,
-)
+from nestling.running.layers import check_sampling, default_posterior, make_variational, variational_layers
 from nestling.tensor_arguments import real_tensor
 from nestling.torch_parts import pytree
 
@@ -192,7 +188,7 @@ def _kinds_of(groups: Groups) -> list[Kind]:
 def _sort(
     module: nn.Module,
     groups: Groups,
-    call: tuple[tuple[Any, ...], dict[str, Any]],
+    call: Call,
     batches: Iterable[Any] | None,
     loss: Loss | None,
     batch: Read | None,
@@ -205,9 +201,7 @@ def _sort(
         warnings.warn(f"{name}: not sorted, {reason}", stacklevel=3)
 
 
-def _calls(
-    batches: Iterable[Any], device: torch.device | None
-) -> Iterator[tuple[tuple[tuple[Any, ...], dict[str, Any]], Any]]:
+def _calls(batches: Iterable[Any], device: torch.device | None) -> Iterator[tuple[Call, Any]]:
     """The arguments of the network and the targets of each batch, on a device."""
     for batch in batches:
         inputs, targets = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), pair_of(batch, object))
@@ -216,7 +210,7 @@ def _calls(
 
 def _with_posteriors(groups: Groups, module: nn.Module) -> Groups:
     """Replace the slices of each variational layer's weight by slices of its posterior; the mean alone reads."""
-    layers = {path: submodule for path, submodule in module.named_modules() if isinstance(submodule, VariationalLayer)}
+    layers = variational_layers(module)
 
     def renamed(piece: Slice) -> tuple[Slice, ...]:
         path, _, key = piece.tensor.rpartition(".")

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nestling.arguments import count
 from nestling.reading import Cut, make_cut
-from nestling.running.agreement import Call
+from nestling.running.batches import Call
 from nestling.running.nested import Nested
 from nestling.running.packed_bits import num_bytes
 from nestling.torch_parts import pytree
@@ -108,7 +108,7 @@ def latencies_ms(modules: Sequence[Callable[..., Any]], call: Call, threads: int
             times.append([_seconds(module, args, kwargs) for module in modules])
     finally:
         torch.set_num_threads(before)
-    return [1e3 * statistics.median(own) for own in zip(*times, strict=True)]
+    return [1e3 * statistics.median(seconds) for seconds in zip(*times, strict=True)]
 
 
 def _seconds(module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:

@@ -6,14 +6,13 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.service.application import application
-    from nestling.service.cascading import Cascading, Step
     from nestling.service.engine import Engine
     from nestling.service.file_engine import FileEngine
     from nestling.service.options import Serving
     from nestling.service.server import serve
     from nestling.service.torch_engine import TorchEngine
-    from nestling.service.width import Width
+    from nestling.service.width import Calibrated, Width
 
-__all__ = ["Cascading", "Engine", "FileEngine", "Serving", "Step", "TorchEngine", "Width", "application", "serve"]
+__all__ = ["Calibrated", "Engine", "FileEngine", "Serving", "TorchEngine", "Width", "application", "serve"]
 
 imports_lazily(__name__)

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from nestling.errors import ArgumentError
-from nestling.service.cascading import Cascading
 from nestling.service.dispatcher import Dispatcher
 from nestling.service.engine import Engine
 from nestling.service.gate import Gate
@@ -20,7 +19,6 @@ def application(
     *,
     name: str = "network",
     options: Serving = Serving(),  # noqa: B008 (frozen)
-    cascade: Cascading | None = None,
     token: str | None = None,
 ) -> "Service":
     """A network behind HTTP: the Open Inference Protocol, ``/predict`` for images, metrics, and a page to try it.
@@ -29,7 +27,6 @@ def application(
         engine: the network at its widths.
         name: the name of the model in the protocol.
         options: what the service aims at, and its limits.
-        cascade: the steps and thresholds for requests that ask for ``confidence: "fitted"``.
         token: what callers must send as ``Authorization: Bearer TOKEN``; None lets everybody in.
 
     Returns:
@@ -47,15 +44,13 @@ def application(
     except ImportError:
         advice = "Install it with: pip install 'nestling[serve]'"
         raise ArgumentError("starlette", "nothing", "installed to serve a network", advice) from None
-    return Service(engine, name, options, cascade, token)
+    return Service(engine, name, options, token)
 
 
 class Service:
     """A network behind HTTP, as an ASGI application; ``draining`` is true once it takes no more requests."""
 
-    def __init__(
-        self, engine: Engine, name: str, options: Serving, cascade: Cascading | None, token: str | None
-    ) -> None:
+    def __init__(self, engine: Engine, name: str, options: Serving, token: str | None) -> None:
         from nestling.service.routes import Routes  # needs starlette, which may be missing
 
         widths = ", ".join(width.name for width in engine.widths)
@@ -65,7 +60,7 @@ class Service:
         self.draining = False
         self._taken, self._none_taken = 0, asyncio.Event()
         self._none_taken.set()
-        routes = Routes(engine, name, options, cascade, self)
+        routes = Routes(engine, name, options, self)
         self._gate = Gate(routes.app(self._lifespan), options, self.metrics, token, routes.route_of)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401

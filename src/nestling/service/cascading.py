@@ -1,22 +1,25 @@
 """A cascade at work: which of the examples that a width answered go on to the next one."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from nestling.service.width import Arrays, Width
+from nestling.runtime import class_log_probs, how_unsure
+from nestling.service.width import Arrays, Calibrated, Width
 
 
 @dataclass(frozen=True)
 class Step:
     """A width by its number; it answers an example if the score is at most ``threshold``, and all if that is None.
 
-    The score is that of the probabilities at a ``temperature``, or of those that the service answers if it is None.
+    ``calibrated`` is the calibration of its answers, None for that of the width.
     """
 
     width: int
     threshold: float | None = None
-    temperature: float | None = None
+    calibrated: Calibrated | None = None
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,11 @@ class Cascading:
         step = self.steps[number]
         if number == len(self.steps) - 1 or step.threshold is None:
             return np.ones(len(outputs["probs"]), bool)
-        if step.temperature is None:
-            log_probs = np.log(np.maximum(outputs["probs"], _TINY))
+        if step.calibrated is None:
+            log_probs = np.log(np.maximum(outputs["probs"].astype(np.float64), _TINY))
         else:
-            log_probs = _log_softmax(outputs["logits"].astype(np.float64) / step.temperature)
-        scores = -log_probs.max(1) if self.score == "max_probability" else -(np.exp(log_probs) * log_probs).sum(1)
-        answered: np.ndarray = scores <= step.threshold
+            log_probs = class_log_probs(outputs["logits"], step.calibrated.temperature)
+        answered: np.ndarray = how_unsure(log_probs, self.score) <= step.threshold
         return answered
 
 
@@ -45,11 +47,23 @@ def until_probable(widths: tuple[Width, ...], probability: float) -> Cascading:
     return Cascading(tuple(Step(number, -float(np.log(probability))) for number in range(len(widths))))
 
 
-def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    shifted = logits - logits.max(1, keepdims=True)
-    result: np.ndarray = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    return result
+def cascading_in(about: Mapping[str, Any], widths: tuple[Width, ...]) -> Cascading | None:
+    """The cascade whose thresholds were fitted, by the record of a file; None if there is none for these widths."""
+    entry = about.get("cascade")
+    if not entry:
+        return None
+    by_cut = {tuple(sorted((width.cut or {}).items())): number for number, width in enumerate(widths)}
+    thresholds = {float(coverage): value for coverage, value in entry["set_thresholds"].items()}
+    steps = [
+        Step(
+            by_cut[tuple(sorted(stage["cut"].items()))],
+            stage["threshold"],
+            Calibrated(stage["temperature"], thresholds),
+        )
+        for stage in entry["stages"]
+    ]
+    return Cascading(tuple(steps), entry["score"])
 
 
-_TINY = 1e-37
+_TINY = 1e-300
 """Stands for a probability of 0, whose logarithm would be no number."""

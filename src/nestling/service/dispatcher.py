@@ -27,10 +27,11 @@ from nestling.service.controller import (
     within,
 )
 from nestling.service.engine import Engine
+from nestling.service.finishing import finished
 from nestling.service.metrics import Metrics
 from nestling.service.options import Serving
 from nestling.service.refusals import Refused
-from nestling.service.width import Arrays
+from nestling.service.width import Arrays, Calibrated
 
 TICK = 0.1
 """Seconds between two looks at the width while nothing is asked."""
@@ -47,10 +48,14 @@ class Wish:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The ``outputs`` for the examples of a request, and the number of the width that answered each of them."""
+    """The ``outputs`` for the examples of a request, and the number of the width that answered each of them.
+
+    ``thresholds`` are those of the conformal sets of the first example.
+    """
 
     outputs: dict[str, np.ndarray]
     widths: np.ndarray
+    thresholds: Mapping[float, float]
 
 
 @dataclass(eq=False)
@@ -63,6 +68,7 @@ class _Request:
     arrived: float
     answer: asyncio.Future[Answer]
     parts: list[tuple[np.ndarray, int, Arrays]] = field(default_factory=list)
+    thresholds: Mapping[float, float] = field(default_factory=dict)
 
     def finish(self) -> None:
         """Put the parts together, which several widths may have answered."""
@@ -74,7 +80,7 @@ class _Request:
         if any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in outputs.values()):
             self.refuse(Refused(400, "the network's answer to these inputs is not finite: scale the inputs down"))
         elif not self.answer.done():
-            self.answer.set_result(Answer(outputs, widths))
+            self.answer.set_result(Answer(outputs, widths, self.thresholds))
 
     def refuse(self, error: Exception) -> None:
         """End the request with an error."""
@@ -201,7 +207,8 @@ class Dispatcher:
                 outputs = await loop.run_in_executor(self._thread, self._run, width, pieces)
                 expected = self._measured[width].of(sum(len(piece.rows) for piece in pieces))
                 self._slowness = slowness(self._slowness, expected, time.perf_counter() - began)
-                self._give(width, pieces, outputs)
+                for piece, own in zip(pieces, outputs, strict=True):
+                    self._give(width, piece, own)
             except ArgumentError as error:
                 _refuse(pieces, Refused(400, str(error)))
             except Exception as error:  # whatever a runtime raises: the service goes on with the next batch
@@ -225,26 +232,31 @@ class Dispatcher:
         self._pieces = kept
         return width, pieces
 
-    def _run(self, width: int, pieces: Sequence[_Piece]) -> dict[str, np.ndarray]:
-        """Run a batch; on the thread."""
+    def _run(self, width: int, pieces: Sequence[_Piece]) -> list[dict[str, np.ndarray]]:
+        """Run a batch, and give each piece its outputs; on the thread."""
         names = pieces[0].request.inputs
         joined = {name: np.concatenate([piece.request.inputs[name][piece.rows] for piece in pieces]) for name in names}
-        return self.engine.answer(width, joined)
-
-    def _give(self, width: int, pieces: Sequence[_Piece], outputs: Mapping[str, np.ndarray]) -> None:
-        """Give each piece its rows of the outputs; what a cascade is unsure of goes on at the front of the queue."""
-        start = 0
+        outputs, start, found = self.engine.run(width, joined), 0, []
         for piece in pieces:
-            rows = slice(start, start + len(piece.rows))
-            start = rows.stop
-            self._give_one(piece, width, {name: array[rows] for name, array in outputs.items()})
+            own = {name: array[start : start + len(piece.rows)] for name, array in outputs.items()}
+            found.append(finished(own, self._calibrated(width, piece), self.engine.about))
+            start += len(piece.rows)
+        return found
 
-    def _give_one(self, piece: _Piece, width: int, own: dict[str, np.ndarray]) -> None:
+    def _calibrated(self, width: int, piece: _Piece) -> Calibrated:
+        """The calibration of what a piece is answered: that of the width, or of the step of a cascade."""
+        cascade = piece.request.wish.cascade
+        own = None if cascade is None else cascade.steps[piece.step].calibrated
+        return self.engine.widths[width].calibrated if own is None else own
+
+    def _give(self, width: int, piece: _Piece, own: dict[str, np.ndarray]) -> None:
+        """Take the outputs of a piece; what a cascade is unsure of goes on at the front of the queue."""
         request, cascade = piece.request, piece.request.wish.cascade
         sure = np.ones(len(piece.rows), bool) if cascade is None else cascade.sure(piece.step, own)
         if sure.any():
             done = {name: array[sure] for name, array in own.items()}
             request.parts.append((piece.rows[sure], width, done))
+            request.thresholds = self._calibrated(width, piece).thresholds
             self.metrics.answered(self.engine.widths[width].name, done)
         if cascade is not None and not sure.all():
             step = piece.step + 1

@@ -34,7 +34,7 @@ class Engine(ABC):
 
     def answer(self, width: int, inputs: Arrays) -> dict[str, np.ndarray]:
         """The outputs with what a service adds to them: calibrated probabilities, uncertainty, conformal sets."""
-        return finished(self.run(width, inputs), self.widths[width], self.about)
+        return finished(self.run(width, inputs), self.widths[width].calibrated, self.about)
 
     @cached_property
     def outputs(self) -> dict[str, np.ndarray]:

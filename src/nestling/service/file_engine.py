@@ -9,7 +9,7 @@ import numpy as np
 
 from nestling.runtime import NORMAL, Network, open
 from nestling.service.engine import Engine
-from nestling.service.width import Arrays, Width
+from nestling.service.width import Arrays, Calibrated, Width
 
 
 class FileEngine(Engine):
@@ -20,7 +20,7 @@ class FileEngine(Engine):
     Args:
         path: the file.
         threads: CPU threads per batch; None leaves the choice to the runtime.
-        calibrations: the temperature and the conformal thresholds of widths by name, where the file has none.
+        calibrations: the calibrations of widths by name, where the file has none.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class FileEngine(Engine):
         path: str | PathLike[str],
         *,
         threads: int | None = None,
-        calibrations: Mapping[str, tuple[float, Mapping[float, float]]] | None = None,
+        calibrations: Mapping[str, Calibrated] | None = None,
     ) -> None:
         whole = open(path, threads=threads)
         self.about, self.platform = whole.about, f"{Path(path).suffix.removeprefix('.')} file"
@@ -48,11 +48,8 @@ class FileEngine(Engine):
         return dict(network.predict(inputs).outputs)
 
 
-def _width(
-    row: Mapping[str, Any], about: Mapping[str, Any], given: Mapping[str, tuple[float, Mapping[float, float]]]
-) -> Width:
+def _width(row: Mapping[str, Any], about: Mapping[str, Any], given: Mapping[str, Calibrated]) -> Width:
     """A width from its row of the table; what the file says of its probabilities goes for all of its widths."""
     in_file = {float(coverage): value for coverage, value in (about.get("thresholds") or {}).items()}
-    temperature, thresholds = given.get(str(row["name"]), (1.0, in_file))
-    macs = row.get("macs", (row.get("cost") or {}).get("macs"))
-    return Width(str(row["name"]), row.get("kept") or 1.0, macs, temperature, thresholds, row.get("cut"))
+    calibrated = given.get(str(row["name"]), Calibrated(1.0, in_file))
+    return Width(str(row["name"]), row.get("kept") or 1.0, calibrated, row.get("cut"))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from nestling.runtime import Answers
-from nestling.service.width import Arrays, Width
+from nestling.service.width import Arrays, Calibrated
 
 IN_SET = "in_set"
 """The output that says which classes are in the conformal set."""
@@ -14,30 +14,25 @@ USUAL_COVERAGE = 0.9
 """Sets are for the coverage nearest to this."""
 
 
-def finished(outputs: Arrays, width: Width, about: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The outputs of a width; where it has probabilities also the uncertainty, and the conformal sets if it has them.
-
-    A temperature divides the logits. Outputs that a file computes with draws of weights have theirs in them already.
-    """
+def finished(outputs: Arrays, calibrated: Calibrated, about: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The outputs of a width; with probabilities also their uncertainty, and conformal sets if there are thresholds."""
     found = dict(outputs)
     if "probs" not in found:
         return found
-    if width.temperature != 1 and "logits" in found:
-        found["probs"] = softmax(found["logits"] / found["logits"].dtype.type(width.temperature))
-    answers = Answers(found, {**about, "thresholds": width.thresholds})
+    if calibrated.temperature != 1 and "logits" in found:
+        found["probs"] = _softmax(found["logits"] / found["logits"].dtype.type(calibrated.temperature))
+    answers = Answers(found, {**about, "thresholds": calibrated.thresholds})
     found |= {name: values.astype(found["probs"].dtype) for name, values in answers.uncertainty.items()}
-    if width.thresholds:
-        found[IN_SET] = answers.in_set(usual_coverage(width))
+    if calibrated.thresholds:
+        usual = min(calibrated.thresholds, key=lambda known: abs(known - USUAL_COVERAGE))
+        found[IN_SET] = answers.in_set(usual)
     return found
 
 
-def usual_coverage(width: Width) -> float:
-    """The coverage of the sets in the output ``in_set``."""
-    return min(width.thresholds, key=lambda known: abs(known - USUAL_COVERAGE))
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities (B, C, ...) of logits."""
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities (B, C, ...) of logits; a single logit (B, 1) is that of class 1 against class 0."""
+    if logits.shape[1] == 1:
+        logits = np.concatenate((np.zeros_like(logits), logits), 1)
     powers = np.exp(logits - logits.max(1, keepdims=True))
     probs: np.ndarray = powers / powers.sum(1, keepdims=True)
     return probs

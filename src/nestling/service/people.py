@@ -27,6 +27,6 @@ def for_people(answer: Answer, engine: Engine) -> dict[str, Any]:
     found |= {"uncertainty": {name: float(outputs[name]) for name in UNCERTAINTIES if name in outputs}}
     sets = {
         f"{coverage:g}": [names[number] for number in np.flatnonzero(1 - probs <= threshold)]
-        for coverage, threshold in width.thresholds.items()
+        for coverage, threshold in answer.thresholds.items()
     }
     return found | {"sets": sets}

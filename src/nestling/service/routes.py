@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from nestling.service.cascading import Cascading
+from nestling.service.cascading import cascading_in
 from nestling.service.engine import Engine
 from nestling.service.images import image_in, image_input
 from nestling.service.inference import HEADER_LENGTH, WIDTH, read_inference, wish_of, written
@@ -36,10 +36,9 @@ VERSION = "1"
 class Routes:
     """What a service answers at each path; ``service`` is what runs the requests."""
 
-    def __init__(
-        self, engine: Engine, name: str, options: Serving, cascade: Cascading | None, service: "Service"
-    ) -> None:
-        self._engine, self._name, self._options, self._cascade = engine, name, options, cascade
+    def __init__(self, engine: Engine, name: str, options: Serving, service: "Service") -> None:
+        self._engine, self._name, self._options = engine, name, options
+        self._cascade = cascading_in(engine.about, engine.widths)
         self._service, self._outputs = service, (*engine.outputs, WIDTH)
         self._decoder = ThreadPoolExecutor(1, "nestling-decode")  # one at a time, since a large image takes memory
         model = "/v2/models/{name}"

@@ -9,10 +9,10 @@ import torch
 from nestling.data import normalised
 from nestling.prediction import ClassPrediction, Likelihood, predict
 from nestling.reading import Cut, cut_names, full_cut, make_cut
-from nestling.running import Nested, cost
+from nestling.running import Nested
 from nestling.runtime import BATCH
 from nestling.service.engine import Engine
-from nestling.service.width import Arrays, Width
+from nestling.service.width import Arrays, Calibrated, Width
 
 
 class TorchEngine(Engine):
@@ -23,7 +23,8 @@ class TorchEngine(Engine):
         cuts: the cuts to serve.
         data: the record of its data in a run: ``input_shape``, ``mean``, ``std``, ``as_bytes``, ``classes``.
         likelihood: what its outputs mean; None for what it was trained with.
-        calibrations: the temperature and the conformal thresholds of cuts by name.
+        calibrations: the calibrations of cuts by name.
+        cascade: the record of a cascade, as a file has it.
     """
 
     platform = "torch"
@@ -35,19 +36,14 @@ class TorchEngine(Engine):
         data: Mapping[str, Any],
         *,
         likelihood: str | Likelihood | None = None,
-        calibrations: Mapping[str, tuple[float, Mapping[float, float]]] | None = None,
+        calibrations: Mapping[str, Calibrated] | None = None,
+        cascade: Mapping[str, Any] | None = None,
     ) -> None:
         self._nested, self._data, self._likelihood = nested, data, likelihood
         names, whole, given = cut_names(nested.groups, list(cuts)), full_cut(nested.groups), dict(calibrations or {})
         self._cuts = sorted({make_cut(nested.groups, cut) for cut in cuts}, key=lambda cut: cut.share_of(whole))
         self.widths = tuple(
-            Width(
-                names[cut],
-                cut.share_of(whole),
-                cost(nested, cut).macs,
-                *given.get(names[cut], (1.0, {})),
-                cut.as_dict(),
-            )
+            Width(names[cut], cut.share_of(whole), given.get(names[cut], Calibrated()), cut.as_dict())
             for cut in self._cuts
         )
         shape, dtype = list(data["input_shape"]), "uint8" if data.get("as_bytes") else "float32"
@@ -56,6 +52,7 @@ class TorchEngine(Engine):
         if data.get("as_bytes"):
             port["scale"] = 255
         self.about = {"inputs": [port], "classes": list(data.get("classes") or ()), "data": dict(data)}
+        self.about |= {"cascade": cascade}
 
     def run(self, width: int, inputs: Arrays) -> dict[str, np.ndarray]:
         """The outputs by name at the width with this number."""

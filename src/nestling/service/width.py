@@ -9,14 +9,20 @@ Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
+class Calibrated:
+    """What logits are divided by, and the thresholds of conformal sets by their coverage."""
+
+    temperature: float = 1.0
+    thresholds: Mapping[float, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Width:
-    """A width by its name: the share of blocks that it ``kept``, its ``macs`` where they are known, its calibration and cut."""
+    """A width by its name: the share of blocks that it ``kept``, its calibration, and its widths by group."""
 
     name: str
     kept: float
-    macs: int | None = None
-    temperature: float = 1.0
-    thresholds: Mapping[float, float] = field(default_factory=dict)
+    calibrated: Calibrated = Calibrated()
     cut: Mapping[str, int] | None = None
 
 

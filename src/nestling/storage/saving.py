@@ -15,7 +15,7 @@ from nestling.errors import NestlingError, RunError, TraceError
 from nestling.models import Source, source_of
 from nestling.prediction import LIKELIHOODS, Likelihood, likelihood_from
 from nestling.reading import Cut, make_cut
-from nestling.running import Nested
+from nestling.running import Call, Nested
 from nestling.storage.files import bytes_of, digest, read_tensors, write_json, write_tensors
 from nestling.storage.structure import restored, structure_of
 from nestling.torch_parts import pytree
@@ -132,13 +132,12 @@ def _likelihood_in(record: Mapping[str, Any], nested: Nested, tensors: Mapping[s
 
     One of the user's, which no file can hold, is left to the user.
     """
-    own, saved = nested.likelihood, record.get("likelihood")
+    current, saved = nested.likelihood, record.get("likelihood")
     if saved is None:
         return None
-    if saved.get("name") not in LIKELIHOODS or (isinstance(own, Likelihood) and own.is_like(saved)):
-        return own
-    device = next((tensor.device for tensor in nested.tensors().values()), None)
-    return likelihood_from(saved).to(device, _dtype_of(tensors))
+    if saved.get("name") not in LIKELIHOODS or (isinstance(current, Likelihood) and current.is_like(saved)):
+        return current
+    return likelihood_from(saved).to(nested.device, _dtype_of(tensors))
 
 
 def _put(nested: Nested, tensors: Mapping[str, Tensor], record: Mapping[str, Any], path: Path) -> None:
@@ -197,7 +196,7 @@ def _tensor_leaves(example: object) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(example) if isinstance(leaf, Tensor)]
 
 
-def _with_numbers(example: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
+def _with_numbers(example: Call) -> dict[str, Any]:
     """An example as JSON; each tensor is replaced by its number."""
     numbers = iter(range(len(_tensor_leaves(example))))
     place = lambda _: {_PLACE: next(numbers)}  # noqa: E731
@@ -252,7 +251,7 @@ def _built(path: Path, saved: Any, tensors: Mapping[str, Tensor], *, trust: bool
     return models.build(source.name, **source.options).to(_dtype_of(tensors))
 
 
-def _filled(example: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _filled(example: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Call:
     """The example, with its tensors put in again."""
 
     def is_place(leaf: Any) -> bool:  # noqa: ANN401
@@ -267,8 +266,8 @@ def _filled(example: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[
 
 def _dtype_of(tensors: Mapping[str, Tensor]) -> torch.dtype | None:
     """The precision of a saved network, or None if its tensors differ."""
-    own = (t for n, t in tensors.items() if n.startswith("network.") and not n.startswith("network.likelihood."))
-    dtypes = {tensor.dtype for tensor in own if tensor.is_floating_point()}
+    of_network = (t for n, t in tensors.items() if n.startswith("network.") and not n.startswith("network.likelihood."))
+    dtypes = {tensor.dtype for tensor in of_network if tensor.is_floating_point()}
     return dtypes.pop() if len(dtypes) == 1 else None
 
 
