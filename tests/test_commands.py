@@ -954,10 +954,13 @@ def test_prune_to_a_target(place, tmp_path):
     assert f"under macs=0.5x, params=300 ({about['num_beyond']} more units dropped)" in said
 
 
-@pytest.mark.parametrize(("function", "record"), [(nl.nest, Nesting), (nl.prune, Pruning), (nl.search, Searching)])
+@pytest.mark.parametrize(
+    ("function", "record"),
+    [(nl.nest, Nesting), (nl.prune, Pruning), (nl.search, Searching), (nl.cascade, Cascading)],
+)
 def test_options_of_commands_are_those_of_python(function, record):
     """Each is an argument of the same name with the same default; bits have one only where there are some."""
-    defaults = {name: own.default for name, own in inspect.signature(function).parameters.items()}
+    defaults = {name: each.default for name, each in inspect.signature(function).parameters.items()}
     given = {name: value for name, value in vars(record()).items() if name != "bits"}
     assert given == {name: defaults[name] for name in given}
 

@@ -82,8 +82,8 @@ class CascadeScores:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        own: Mapping[str, Any] = {"count": self.count, "mean_macs": self.mean_macs, "whole_macs": self.whole_macs}
+        costs: Mapping[str, Any] = {"count": self.count, "mean_macs": self.mean_macs, "whole_macs": self.whole_macs}
         shares = {"macs_share": self.macs_share, "mean_ms": self.mean_ms, "ms_share": self.ms_share}
         scores = None if self.scores is None else self.scores.to_dict()
         rows = {"stages": [asdict(stage) for stage in self.stages], "scores": scores}
-        return {**own, "macs_bounds": list(self.macs_bounds), "unanswered": self.unanswered, **shares, **rows}
+        return {**costs, "macs_bounds": list(self.macs_bounds), "unanswered": self.unanswered, **shares, **rows}

@@ -15,18 +15,10 @@ from nestling.cascade.options import ScoreName
 from nestling.cascade.outcomes import ANSWERS_ALL, Integers, Outcomes, with_dont_know
 from nestling.cascade.record import Cascade
 from nestling.cascade.stages import Judged, Stage, check_classes, judged, outcomes_by_score, outputs_at, predicted
-from nestling.errors import ArgumentError, DtypeError, RangeError
-from nestling.prediction import (
-    By,
-    Calibration,
-    CutLike,
-    Likelihood,
-    check_repeatable,
-    fit_temperature,
-    likelihood_for,
-)
+from nestling.errors import ArgumentError, RangeError
+from nestling.prediction import By, Calibration, CutLike, Likelihood, check_repeatable, fit_temperature, likelihood_for
 from nestling.reading import Cut, cut_names, make_cut
-from nestling.running import Nested, Read, cost, read_by
+from nestling.running import Nested, Read, check_nested, cost, read_by
 from nestling.seeding import Purpose, mixed
 
 
@@ -90,9 +82,9 @@ def cascade(
         parts, draws = _parts(wanted, len(targets), seed), len(outputs) > 1
         used = torch.from_numpy(parts[0])
         temperature = fit_temperature(chosen_likelihood, outputs[:, used], targets[used])
-        found = predicted(chosen_likelihood, outputs, temperature)
-        widest = widest or found
-        judgements.insert(0, judged(found, targets, widest))
+        prediction = predicted(chosen_likelihood, outputs, temperature)
+        widest = widest or prediction
+        judgements.insert(0, judged(prediction, targets, widest))
         calibration = Calibration(temperature, {}, len(used), chosen_likelihood.name, samples, cut)
         stages.insert(0, Stage(name, macs, calibration, ANSWERS_ALL))
     by_score = outcomes_by_score(judgements, [stage.macs for stage in stages])
@@ -101,7 +93,7 @@ def cascade(
     thresholds = with_dont_know(choosing, fitted.thresholds, dont_know)
     return Cascade(
         nested=nested,
-        stages=tuple(replace(stage, threshold=float(own)) for stage, own in zip(stages, thresholds, strict=True)),
+        stages=tuple(replace(stage, threshold=float(value)) for stage, value in zip(stages, thresholds, strict=True)),
         score=chosen,
         goal=str(wanted),
         likelihood=chosen_likelihood,
@@ -117,7 +109,7 @@ def _cheapest_first(nested: Nested, cuts: Sequence[CutLike]) -> list[tuple[Cut, 
     """The cuts with their names and multiply-adds, in the order of these."""
     names = cut_names(nested.groups, cuts)
     macs = {cut: cost(nested, cut).macs for cut in names}
-    ordered = sorted((make_cut(nested.groups, own) for own in cuts), key=lambda cut: macs[cut])
+    ordered = sorted((make_cut(nested.groups, cut) for cut in cuts), key=lambda cut: macs[cut])
     return [(cut, names[cut], macs[cut]) for cut in ordered]
 
 
@@ -141,8 +133,8 @@ def _candidates(score: str, draws: bool) -> list[str]:
 def _fitted(outcomes: Mapping[str, Outcomes], goal: Goal, parts: Sequence[Integers]) -> tuple[str, Fitted]:
     """The score that does best by the examples that choose, and what the goal leads to with it."""
     merits = {}
-    for name, own in outcomes.items():
-        choosing = own.of(parts[0])
+    for name, by_score in outcomes.items():
+        choosing = by_score.of(parts[0])
         with suppress(RangeError):  # a bound that can't be proven with this score
             merits[name] = goal.merit(choosing, goal.fit(choosing, choosing).thresholds)
     best = max(merits, key=lambda name: merits[name], default=next(iter(outcomes)))
@@ -151,8 +143,7 @@ def _fitted(outcomes: Mapping[str, Outcomes], goal: Goal, parts: Sequence[Intege
 
 
 def _check(nested: object, cuts: object, score: str, dont_know: float) -> None:
-    if not isinstance(nested, Nested):
-        raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
+    check_nested(nested)
     if not isinstance(cuts, Sequence) or isinstance(cuts, str) or not cuts:
         raise ArgumentError("cuts", repr(cuts), "a list of cuts, at least one", "Pass (0.25, 0.5, 1.0), for example.")
     if score not in get_args(ScoreName):

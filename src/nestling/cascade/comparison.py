@@ -24,7 +24,7 @@ class Point:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the threshold of a stage that is left out is None."""
-        thresholds = [None if own == LEFT_OUT else own for own in self.thresholds]
+        thresholds = [None if value == LEFT_OUT else value for value in self.thresholds]
         return {"macs": self.macs, "accuracy": self.accuracy, "thresholds": thresholds}
 
 
@@ -49,8 +49,8 @@ class Comparison:
 
 def compared(outcomes: Outcomes, thresholds: Floats, points: Sequence[Point]) -> Comparison:
     """What a cascade, other thresholds and each stage alone come to, given the outcomes of every stage."""
-    found = routed(outcomes, thresholds)
-    lost = outcomes.correct[-1].astype(float) - found.correct
+    ends = routed(outcomes, thresholds)
+    lost = outcomes.correct[-1].astype(float) - ends.correct
     num, loss = len(lost), float(lost.mean())
     error = standard_error(float(lost.sum()), float(np.square(lost).sum()), num)
     alone = zip(outcomes.macs, outcomes.correct.mean(1), strict=True)
@@ -71,5 +71,5 @@ def best_points(outcomes: Outcomes) -> tuple[Point, ...]:
 
 
 def _point(outcomes: Outcomes, thresholds: Floats) -> Point:
-    found = routed(outcomes, thresholds)
-    return Point(found.mean_macs, found.accuracy, tuple(map(float, thresholds[:-1])))
+    ends = routed(outcomes, thresholds)
+    return Point(ends.mean_macs, ends.accuracy, tuple(map(float, thresholds[:-1])))

@@ -129,7 +129,7 @@ class EarlyErrors(Goal):
         cells = front(grid.macs, -cautious_rate(grid.early, grid.early_errors))
         cells = cells[grid.macs.ravel()[cells] < choosing.macs[-1]]
         sequence = [grid.thresholds(int(cell)) for cell in thinned(cells, grid.macs, _MOST_TESTS)[::-1]]
-        counts = np.array([_early(testing, own) for own in sequence], dtype=np.float64).reshape(-1, 2)
+        counts = np.array([_early(testing, thresholds) for thresholds in sequence], dtype=np.float64).reshape(-1, 2)
         proven = num_proven(p_values(counts[:, 0], counts[:, 1], self.most), self.delta)
         if not proven:
             needed = f"a share that {testing.num_examples} examples can prove with delta={self.delta:g}"
@@ -154,12 +154,12 @@ def _picked(outcomes: Outcomes, pick: Callable[[Grid], int]) -> Floats:
     candidates = spread_candidates(outcomes)
     thresholds = _best(outcomes, candidates, pick)
     every = [between(scores) for scores in outcomes.scores[:-1]]
-    if all(len(some) == len(own) for some, own in zip(candidates, every, strict=True)):
+    if all(len(some) == len(scores) for some, scores in zip(candidates, every, strict=True)):
         return thresholds
     for _ in range(_MOST_ROUNDS):
         before = thresholds
         for stage in range(len(every)):
-            held = [np.array([own] if own > LEFT_OUT else []) for own in thresholds[:-1]]
+            held = [np.array([value] if value > LEFT_OUT else []) for value in thresholds[:-1]]
             thresholds = _best(outcomes, [*held[:stage], every[stage], *held[stage + 1 :]], pick)
         if np.array_equal(before, thresholds):
             break
@@ -173,9 +173,9 @@ def _best(outcomes: Outcomes, candidates: Sequence[Floats], pick: Callable[[Grid
 
 def _early(outcomes: Outcomes, thresholds: Floats) -> tuple[int, int]:
     """How many examples are answered before the last stage, and how many of them wrong."""
-    found = routed(outcomes, thresholds)
-    early = found.stages < len(thresholds) - 1
-    return int(early.sum()), int((early & ~found.correct).sum())
+    ends = routed(outcomes, thresholds)
+    early = ends.stages < len(thresholds) - 1
+    return int(early.sum()), int((early & ~ends.correct).sum())
 
 
 def read_goal(text: str, delta: float = 0.1) -> Goal:

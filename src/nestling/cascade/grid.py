@@ -36,7 +36,7 @@ class Grid:
         """The thresholds (K,) of a cell of the flattened grid; the last stage answers all."""
         places = np.unravel_index(cell, self.macs.shape)
         pairs = zip(self.candidates, places, strict=True)
-        return np.array([*(own[place - 1] if place else LEFT_OUT for own, place in pairs), ANSWERS_ALL])
+        return np.array([*(values[place - 1] if place else LEFT_OUT for values, place in pairs), ANSWERS_ALL])
 
 
 def spread_candidates(outcomes: Outcomes) -> list[Floats]:
@@ -64,8 +64,8 @@ def grid_of(outcomes: Outcomes, candidates: Sequence[Floats]) -> Grid:
     num, num_early = outcomes.num_examples, len(candidates)
     # The first place on each axis at which an example is answered there; one beyond the axis if it never is.
     pairs = zip(candidates, outcomes.scores, strict=False)
-    first = [np.searchsorted(own, scores).astype(np.int64) + 1 for own, scores in pairs]
-    shape = tuple(len(own) + 1 for own in candidates)
+    first = [np.searchsorted(values, scores).astype(np.int64) + 1 for values, scores in pairs]
+    shape = tuple(len(values) + 1 for values in candidates)
     macs, early, errors, lost, squares = (np.zeros(shape) for _ in range(5))
     for stage in range(num_early):
         arriving = _spread(_going_on(_histogram(first[:stage], shape, np.ones(num)), stage), num_early)
@@ -83,8 +83,8 @@ def _histogram(places: Sequence[Integers], shape: Sequence[int], weights: Floats
     """The sums of weights by places, each axis with room for the place beyond its end."""
     sizes = [size + 1 for size, _ in zip(shape, places, strict=False)]
     flat = np.zeros(len(weights), np.int64)
-    for size, own in zip(sizes, places, strict=True):
-        flat = flat * size + own
+    for size, place in zip(sizes, places, strict=True):
+        flat = flat * size + place
     sums = np.bincount(flat, weights, int(np.prod(sizes, dtype=np.int64)))
     return sums.astype(np.float64).reshape(sizes)
 

@@ -82,8 +82,8 @@ class Cascade:
         log_probs, entropies = first.log_probs.clone(), first.expected_entropy.clone()
         stages, macs = torch.zeros(total, dtype=torch.int64), torch.zeros(total, dtype=torch.float64)
         answered = torch.zeros(total, dtype=torch.bool)
-        for number, found, rows, is_sure in steps:
-            log_probs[rows], entropies[rows] = found.log_probs, found.expected_entropy
+        for number, prediction, rows, is_sure in steps:
+            log_probs[rows], entropies[rows] = prediction.log_probs, prediction.expected_entropy
             stages[rows], answered[rows] = number, is_sure
             macs[rows] += self.stages[number].macs
         return CascadePrediction(log_probs, entropies, stages=stages, answered=answered, macs=macs)
@@ -95,12 +95,12 @@ class Cascade:
         for number, stage in enumerate(self.stages):
             if not stage.runs:
                 continue
-            found = self._at(stage, part, batch_size, seed)
+            prediction = self._at(stage, part, batch_size, seed)
             if rows is None:
-                total = len(found.log_probs)
+                total = len(prediction.log_probs)
                 rows = torch.arange(total)
-            is_sure = (found.unfamiliarity()[self.score] <= stage.threshold).cpu()
-            yield number, found, rows, is_sure
+            is_sure = (prediction.unfamiliarity()[self.score] <= stage.threshold).cpu()
+            yield number, prediction, rows, is_sure
             rows = rows[~is_sure]
             if not len(rows):
                 return
@@ -108,7 +108,7 @@ class Cascade:
 
     def _at(self, stage: Stage, x: Any, batch_size: int | None, seed: int | None) -> ClassPrediction:  # noqa: ANN401
         """The prediction of a stage for the examples that reach it."""
-        found = predict(
+        prediction = predict(
             self.nested,
             x,
             cut=stage.cut,
@@ -119,8 +119,8 @@ class Cascade:
             seed=seed,
             by=self.by,
         )
-        assert isinstance(found, ClassPrediction)
-        return found
+        assert isinstance(prediction, ClassPrediction)
+        return prediction
 
     def evaluate(
         self, batches: Iterable[Any], *, latency: bool = False, seed: int | None = 0, batch: Read | None = None
@@ -155,9 +155,9 @@ class Cascade:
         judgements, widest = list[Judged](), None
         for stage in reversed(self.stages):
             outputs, targets = outputs_at(self.nested, stage.cut, loader, **options)
-            found = predicted(self.likelihood, outputs, stage.calibration.temperature)
-            widest = widest or found
-            judgements.insert(0, judged(found, targets, widest))
+            prediction = predicted(self.likelihood, outputs, stage.calibration.temperature)
+            widest = widest or prediction
+            judgements.insert(0, judged(prediction, targets, widest))
         outcomes = outcomes_by_score(judgements, [stage.macs for stage in self.stages])[self.score]
         return compared(outcomes, np.array(self.thresholds), self.points)
 

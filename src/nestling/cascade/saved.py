@@ -36,7 +36,9 @@ def points_from(rows: Sequence[Mapping[str, Any]], num_stages: int) -> tuple[Poi
     """The points that ``Point.to_dict`` described."""
     points = []
     for row in rows:
-        thresholds = tuple(LEFT_OUT if own is None else finite_number("threshold", own) for own in row["thresholds"])
+        thresholds = tuple(
+            LEFT_OUT if value is None else finite_number("threshold", value) for value in row["thresholds"]
+        )
         if len(thresholds) != num_stages - 1:
             raise ValueError(f"a point has {len(thresholds)} thresholds for {num_stages} stages")
         points.append(Point(finite_number("macs", row["macs"]), probability("accuracy", row["accuracy"]), thresholds))

@@ -30,14 +30,14 @@ def scored(
     ends, answered, correct, macs = [], [], [], []
     for number, (x, target) in enumerate(pairs(batches)):
         check_single(target)
-        found = predict(x, seed=None if seed is None else mixed(Purpose.PREDICTION, seed, number))
-        log_probs, known = found.log_probs.cpu().double(), found.answered
+        prediction = predict(x, seed=None if seed is None else mixed(Purpose.PREDICTION, seed, number))
+        log_probs, known = prediction.log_probs.cpu().double(), prediction.answered
         if known.any():
             tally.add(log_probs[known].unsqueeze(0), target[known])  # log-probabilities are logits of themselves
-        ends.append(found.stages)
+        ends.append(prediction.stages)
         answered.append(known)
         correct.append(known & (log_probs.argmax(1) == target))
-        macs.append(found.macs)
+        macs.append(prediction.macs)
     costs, has_answers = torch.cat(macs), any(known.any() for known in answered)
     scores = tally.scores() if has_answers else None
     assert scores is None or isinstance(scores, ClassScores)
@@ -59,8 +59,8 @@ def _by_stage(
     rows = []
     for number, (stage, time) in enumerate(zip(stages, times, strict=True)):
         if stage.runs:
-            own = answered & (ends == number)
-            accuracy = float(correct[own].double().mean()) if own.any() else None
-            reached, share = (float(of.double().mean()) for of in (ends >= number, own))
+            here = answered & (ends == number)
+            accuracy = float(correct[here].double().mean()) if here.any() else None
+            reached, share = (float(of.double().mean()) for of in (ends >= number, here))
             rows.append(StageScores(stage.name, stage.finite_threshold, reached, share, accuracy, stage.macs, time))
     return tuple(rows)

@@ -55,23 +55,16 @@ class Stage:
 
 
 def outputs_at(
-    nested: Nested,
-    cut: Cut,
-    batches: Iterable[Any],
-    *,
-    samples: int,
-    likelihood: Likelihood,
-    seed: int | None,
-    by: By,
+    nested: Nested, cut: Cut, batches: Iterable[Any], *, samples: int, likelihood: Likelihood, seed: int | None, by: By
 ) -> tuple[Tensor, Tensor]:
     """The outputs (S, N, ...) of a network at a cut for all batches, and the labels (N,)."""
     outputs, targets = [], []
     with passes(nested, cut, samples, seed, likelihood, by) as run:
         for number, (x, target) in enumerate(pairs(batches)):
-            found = run(x, number).cpu().double()
-            likelihood.check(found[0], target)
+            output = run(x, number).cpu().double()
+            likelihood.check(output[0], target)
             check_single(target)
-            outputs.append(found)
+            outputs.append(output)
             targets.append(target)
     return torch.cat(outputs, 1), torch.cat(targets)
 

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from nestling.arguments import count, natural_number
 from nestling.data.augmentation import Augmentation, Moves, changed, check_augment, draw, move
-from nestling.data.split import Split
+from nestling.data.split import Split, tensors_of, trimmed
 from nestling.errors import ArgumentError, RangeError
 from nestling.seeding import Purpose, generator
 
 Grader = Literal["all", "random"]
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Any, Tensor]
 
 
 @dataclass(eq=False)
@@ -22,7 +22,8 @@ class Batches:
     """Batches ``(inputs, targets)`` of ``split``, to be iterated over once per epoch.
 
     Inputs are float32 and normalised, ``(x - mean) / std``, where bytes x are first scaled to [0, 1]. Targets are as
-    stored. Of masks by several graders ``grader="random"`` takes one per example, (B, H, W) int64, and ``"all"`` keeps
+    stored. Texts are what a tokenizer made of them, without the last positions that no text of the batch reaches. Of
+    masks by several graders ``grader="random"`` takes one per example, (B, H, W) int64, and ``"all"`` keeps
     (B, R, H, W). (seed, epoch) determines the order, and (seed, epoch, batch) the augmentation and the grader.
     """
 
@@ -50,8 +51,9 @@ class Batches:
             raise ArgumentError("grader", "'random'", "'all' where targets are not masks", "Leave it out.")
         natural_number("seed", self.seed)
         std, mean = torch.tensor(self.std, dtype=torch.float64), torch.tensor(self.mean, dtype=torch.float64)
-        unit = 255.0 if self.split.inputs.dtype == torch.uint8 else 1.0
-        shape = (1, -1) + (1,) * (self.split.inputs.ndim - 2)
+        inputs = next(iter(tensors_of(self.split.inputs).values()))
+        unit = 255.0 if inputs.dtype == torch.uint8 else 1.0
+        shape = (1, -1) + (1,) * (inputs.ndim - 2)
         self._scale = (1 / (unit * std)).float().view(shape)
         self._shift = (-mean / std).float().view(shape)
 
@@ -110,6 +112,8 @@ class Batches:
         moves = draw(self.augment, len(examples), random).rows(taken)
         subset = self.split.subset(examples[taken])
         inputs, targets = subset.inputs, self._graded(subset.targets, len(examples), taken, random)
+        if not isinstance(inputs, Tensor):
+            return trimmed(inputs), targets
         if callable(self.augment):
             inputs, targets = (t[rows] for t in changed(self.augment, inputs, targets, random))
         elif self.augment != "none":

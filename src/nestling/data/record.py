@@ -9,7 +9,7 @@ from typing import Any, Literal
 from nestling.data.augmentation import Augmentation
 from nestling.data.batches import Batches, Grader
 from nestling.data.faults import DataError
-from nestling.data.split import Split
+from nestling.data.split import Split, tensors_of
 
 Task = Literal["classification", "segmentation", "regression"]
 SPLITS = ("train", "validation", "test", "held_out")
@@ -21,9 +21,9 @@ class Data:
 
     ``held_out`` has the examples of the classes that were held out, with their labels in the whole set.
     ``loaded_with`` are the arguments of ``load`` that load this data again, None if they can't be written as JSON.
-    ``mean`` and ``std`` have one entry per channel of an image or per feature of a vector; bytes are first scaled to
-    [0, 1], other inputs are not scaled. ``augment`` is the augmentation for training. ``skipped`` are the names of the
-    files in an image folder that are not images of a class.
+    ``mean`` and ``std`` have one entry per channel of an image or per feature of a vector, and none for texts; bytes
+    are first scaled to [0, 1], other inputs are not scaled. ``augment`` is the augmentation for training. ``skipped``
+    are the names of the files in an image folder that are not images of a class.
     """
 
     name: str
@@ -47,8 +47,9 @@ class Data:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input, without the batch axis."""
-        return tuple(next(iter(self.splits.values())).inputs.shape[1:])
+        """The shape of one input, without the batch axis; of texts (L,), the positions of a row of tokens."""
+        inputs = next(iter(self.splits.values())).inputs
+        return tuple(next(iter(tensors_of(inputs).values())).shape[1:])
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -61,7 +62,7 @@ class Data:
         """SHA-256 over all splits: it changes with any byte of any example, and with how the examples are split."""
         digest = hashlib.sha256()
         for name, split in self.splits.items():
-            for tensor in (split.inputs, split.targets):
+            for tensor in (*tensors_of(split.inputs).values(), split.targets):
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
                 digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()

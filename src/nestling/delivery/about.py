@@ -53,7 +53,7 @@ def data_record(data: Data | Mapping[str, Any] | None) -> dict[str, Any]:
         return {
             "name": data.name,
             "task": data.task,
-            "as_bytes": first.inputs.dtype == torch.uint8,
+            "as_bytes": first.has_bytes,
             "input_shape": list(data.input_shape),
             "classes": list(data.classes),
             "mean": list(data.mean),

@@ -40,16 +40,16 @@ def agreement_of(float_file: Session, quantised: Session, batches: Iterable[Mapp
     largest: dict[str, float] = {}
     count, same = 0, 0.0
     for batch in batches:
-        expected, found = float_file.run(batch), quantised.run(batch)
+        expected, answers = float_file.run(batch), quantised.run(batch)
         real = [name for name, array in expected.items() if array.dtype.kind == "f"]
         for name in real:
-            if not np.isfinite(found[name]).all():
+            if not np.isfinite(answers[name]).all():
                 raise NonFiniteError(name, "NaN or infinity from the quantised file", "finite", "Leave it in float.")
-            largest[name] = max(largest.get(name, 0.0), float(np.abs(expected[name] - found[name]).max()))
+            largest[name] = max(largest.get(name, 0.0), float(np.abs(expected[name] - answers[name]).max()))
         size = len(next(iter(batch.values())))
         count += size
         if PROBABILITIES in real:
-            classes = expected[PROBABILITIES].argmax(1) == found[PROBABILITIES].argmax(1)
+            classes = expected[PROBABILITIES].argmax(1) == answers[PROBABILITIES].argmax(1)
             same += size * float(classes.mean())
     if not count:
         raise ArgumentError("held_out", "no batch", "at least one batch of real inputs", "Pass validation data.")

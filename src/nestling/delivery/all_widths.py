@@ -14,8 +14,9 @@ from nestling.delivery.formats.onnx import converted, finished
 from nestling.delivery.graphs import plain_graph
 from nestling.delivery.open_program import open_program, refused_by_exporter
 from nestling.delivery.source import as_known, source_of
-from nestling.delivery.width_table import ROW, Wanted, WidthTable
+from nestling.delivery.width_table import ROW, WidthTable
 from nestling.errors import ArgumentError
+from nestling.prediction import CutLike
 from nestling.running import Nested, OpenWidths, in_mode
 
 GraphOf = Callable[[nn.Module], Graph]
@@ -23,7 +24,7 @@ GraphOf = Callable[[nn.Module], Graph]
 
 def all_widths_model(
     nested: Nested,
-    cuts: Mapping[str, Wanted] | Sequence[Wanted],
+    cuts: Mapping[str, CutLike] | Sequence[CutLike],
     graph_of: GraphOf | None = None,
     *,
     quality: Mapping[str, float] | None = None,

@@ -10,9 +10,10 @@ import numpy as np
 from nestling.delivery.all_widths import all_widths_model
 from nestling.delivery.deployable import ports_of
 from nestling.delivery.graphs import plain_graph
-from nestling.delivery.source import CutLike, Source
+from nestling.delivery.source import Source
 from nestling.delivery.verify import check_difference, latencies_of, worst_difference
 from nestling.errors import ArgumentError
+from nestling.prediction import CutLike
 from nestling.reading import make_cut
 from nestling.runtime import OnnxSession
 from nestling.storage import make_folder, put, written_whole
@@ -85,5 +86,5 @@ def _quality(network: object) -> dict[str, float] | None:
     """The validation accuracy of a run's weights, by the name of the cut, where there is one."""
     kept = [line for line in network.log if line.get("kept")] if isinstance(network, Run) else []
     scores = kept[-1]["validation"] if kept else {}
-    found = {f"{float(cut):g}": figures["accuracy"] for cut, figures in scores.items() if "accuracy" in figures}
-    return found or None
+    accuracies = {f"{float(cut):g}": figures["accuracy"] for cut, figures in scores.items() if "accuracy" in figures}
+    return accuracies or None

@@ -15,10 +15,10 @@ from nestling.delivery.every_width import cuts_of, written_every_width
 from nestling.delivery.formats import FORMATS, FileFormat, Graph
 from nestling.delivery.graphs import GRAPHS
 from nestling.delivery.options import Layout
-from nestling.delivery.source import CutLike, as_known, source_of
+from nestling.delivery.source import as_known, source_of
 from nestling.delivery.verify import latencies_of, verified
 from nestling.errors import ArgumentError, NestlingError, RunError
-from nestling.prediction import Calibration, Likelihood, likelihood_named
+from nestling.prediction import Calibration, CutLike, Likelihood, likelihood_named
 from nestling.pruning import Pruned
 from nestling.reading import Cut
 from nestling.runtime import Session
@@ -142,7 +142,7 @@ def _written(form: FileFormat, graph: Graph, target: Path, whole: Graph | None) 
     """Write a graph to a temporary folder, verify it there, measure it beside the whole one, and put it in place."""
     make_folder(target.parent)
     with written_whole(target) as folder:
-        own, size, session = _opened(form, graph, folder / "own", target.name)
+        written, size, session = _opened(form, graph, folder / "own", target.name)
         difference = verified(graph, session)
         if whole is None:
             (latency,), beside = latencies_of([(graph, session)]), None
@@ -152,7 +152,7 @@ def _written(form: FileFormat, graph: Graph, target: Path, whole: Graph | None) 
             beside = (whole_size, whole_latency)
             del other  # some runtimes hold their files open
         del session
-        places = put(own, folder / "own", target.parent)
+        places = put(written, folder / "own", target.parent)
     return Exported(tuple(places), size, difference, latency, graph.about, beside)
 
 

@@ -9,11 +9,12 @@ from typing import Any
 from torch import nn
 
 from nestling.delivery.formats.extras import check_extra
-from nestling.delivery.model_card import SCORES_FILE, model_card
+from nestling.delivery.model_card import model_card
 from nestling.errors import ArgumentError, RunError
 from nestling.running import Nested, cost
-from nestling.search import Curve
+from nestling.search import CURVE_FILE, Curve
 from nestling.storage import (
+    GROUPS_FILE,
     WEIGHTS_FILE,
     describe,
     load,
@@ -27,17 +28,17 @@ from nestling.storage import (
     write_json,
     write_whole,
 )
-from nestling.training import CALIBRATION_FILE, LOG_FILE, RECIPE_FILE, Run
+from nestling.training import CALIBRATION_FILE, LOG_FILE, RECIPE_FILE, SCORES_FILE, Run
 from nestling.version import __version__
 
 CONFIG_FILE = "config.json"
 CARD_FILE = "README.md"
-CURVE_FILE, PICTURE_FILE = "curve.json", "curve.png"
+PICTURE_FILE = CURVE_FILE.replace(".json", ".png")
 HUB_FILES = (
     CARD_FILE,
     CONFIG_FILE,
     WEIGHTS_FILE,
-    "groups.json",
+    GROUPS_FILE,
     RECIPE_FILE,
     LOG_FILE,
     CALIBRATION_FILE,
@@ -164,7 +165,7 @@ def _copy_run(source: Path, target: Path, nested: Nested) -> dict[str, Any]:
     made_by = recipe.get("made_by", {})
     write_json(target / RECIPE_FILE, recipe | {"made_by": {k: v for k, v in made_by.items() if k != "command"}})
     write_whole(target / WEIGHTS_FILE, (source / WEIGHTS_FILE).read_bytes(), check=read_tensors)
-    for name in ("groups.json", LOG_FILE, CALIBRATION_FILE):
+    for name in (GROUPS_FILE, LOG_FILE, CALIBRATION_FILE):
         if (source / name).exists():
             write_whole(target / name, read_bytes(source / name))
     figures = {}

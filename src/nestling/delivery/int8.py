@@ -89,7 +89,7 @@ def _quantised(model: Any, layers: Mapping[str, str], calibration: Iterable[Arra
     if not inner:
         given = f"a file of {len(layers)} layers, of which none is followed by another"
         raise ArgumentError("source", given, "a file with inner layers", "Leave it in float: it is small.")
-    inside = _between(model, inner)
+    inside = inner | (_before(model, inner) & _after(model, inner))  # and the nodes between two of them
     reader, path = _Reader(calibration), folder / "quantised.onnx"
     quantize_static(
         model,
@@ -126,11 +126,6 @@ def _layers(model: Any) -> dict[str, str]:  # noqa: ANN401
     return {node.name: _INT8 if node.name in followed else _FLOAT for node in nodes}
 
 
-def _between(model: Any, layers: set[str]) -> set[str]:  # noqa: ANN401
-    """The layers, and the nodes that have one of them before and one of them behind them."""
-    return layers | (_before(model, layers) & _after(model, layers))
-
-
 def _before(model: Any, names: set[str]) -> set[str]:  # noqa: ANN401
     """The nodes whose outputs reach the input of one of some nodes."""
     return _reaching(reversed(model.graph.node), names, lambda node: (node.output, node.input))
@@ -143,11 +138,11 @@ def _after(model: Any, names: set[str]) -> set[str]:  # noqa: ANN401
 
 def _reaching(nodes: Iterable[Any], names: set[str], ends: Any) -> set[str]:  # noqa: ANN401
     """The nodes that are met on the way from some nodes on; ``ends`` are the near and far tensors of a node."""
-    tensors, found = set[str](), set[str]()
+    tensors, reached = set[str](), set[str]()
     for node in nodes:
         near, far = ends(node)
         if tensors & set(near):
-            found.add(node.name)
-        if node.name in names or node.name in found:
+            reached.add(node.name)
+        if node.name in names or node.name in reached:
             tensors |= set(far)
-    return found
+    return reached

@@ -24,7 +24,6 @@ from nestling.delivery.moment_rules import (
     sum_of,
     whole,
 )
-from nestling.errors import ArgumentError
 from nestling.prediction import OUTPUT_SAMPLES, Likelihood, likelihood_for
 from nestling.reading import Cut
 from nestling.running import Nested
@@ -62,9 +61,6 @@ def moments_graph(
         >>> probs, entropy, aleatoric, epistemic = graph.module(x)
     """
     means = mean_graph(nested, cut)
-    if not means.layers:
-        given, advice = "a network without variational layers", "Nest it with weights='auto', or export it plain."
-        raise ArgumentError("nested", given, "one whose weights are drawn", advice)
     module = MomentsGraph(means, likelihood_for(nested, likelihood), temperature).eval()
     return Graph(module, (Port("x", means.example, {0: "batch"}),), answer_names(module.likelihood), {})
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nestling.delivery.formats.extras import check_extra
+from nestling.delivery.formats.onnx import graphs_of
 from nestling.delivery.quantised import LEAST_AGREEMENT, Quantised, write_quantised
 from nestling.errors import ArgumentError
 from nestling.running import Levels
@@ -119,14 +120,14 @@ def _read(node: Any, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.n
     rows = np.abs(array.reshape(len(array), -1))
     smallest = np.where(rows == 0, np.inf, rows).min(1, initial=np.inf)
     scales = np.where(np.isinf(smallest), 1, smallest).astype(array.dtype)
-    found = array / scales.reshape(-1, *(1,) * (array.ndim - 1))
-    return (found.astype(np.int8), scales) if np.isin(np.abs(found), (0, 1, 2, 4, 8)).all() else None
+    levels = array / scales.reshape(-1, *(1,) * (array.ndim - 1))
+    return (levels.astype(np.int8), scales) if np.isin(np.abs(levels), (0, 1, 2, 4, 8)).all() else None
 
 
 def _own_name(constant: str, scales: np.ndarray, levels: Mapping[str, Levels]) -> str | None:
     """The weight that a constant of a file is: by its name, or by its scales if the file has it under another one."""
     named = next((name for name in levels if f".{constant}".endswith(f".{name}")), None)
-    return named or next((name for name, own in levels.items() if _has_scale(scales, own)), None)
+    return named or next((name for name, weight_levels in levels.items() if _has_scale(scales, weight_levels)), None)
 
 
 def _has_scale(scales: np.ndarray, levels: Levels) -> bool:
@@ -209,11 +210,8 @@ def _replace_constants(model: Any, made: list[Any]) -> None:  # noqa: ANN401
     """Add constants to a model, and remove those that no node reads any more."""
     from onnx import helper
 
-    graphs, read = [model.graph], {port.name for port in model.graph.output}
-    while graphs:
-        for node in graphs.pop().node:
-            read |= set(node.input)
-            graphs += [entry.g for entry in node.attribute if entry.HasField("g")]
+    read = {port.name for port in model.graph.output}
+    read |= {name for graph in graphs_of(model) for node in graph.node for name in node.input}
     kept = [tensor for tensor in model.graph.initializer if tensor.name in read]
     del model.graph.initializer[:]
     model.graph.initializer.extend([*kept, *made])

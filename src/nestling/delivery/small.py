@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from nestling.data import normalised
+from nestling.delivery.about import known_of
 from nestling.delivery.small_record import NORMALISED_BY, checked_record
 from nestling.errors import ArgumentError, RunError, ShapeError
-from nestling.prediction import Calibration, Prediction, likelihood_from, predict
+from nestling.prediction import Prediction, predict
 from nestling.pruning import PRUNED_FILE
 from nestling.running import NUM_PAIRS, PlainGraph, Program, check_num_pairs, program_of
 from nestling.storage import (
@@ -70,16 +71,9 @@ class SmallNetwork(PlainGraph):
             raise ShapeError("x", f"shape {tuple(x.shape)}", needed, "Resize the inputs, or put the channels first.")
         if x.dtype == torch.uint8 and not data["as_bytes"]:
             raise ArgumentError("x", "bytes", "floats on the scale of the training data", "Convert them.")
-        likelihood, calibration = self.about.get("likelihood"), self.about.get("calibration")
-        inputs = normalised(x, data["mean"], data["std"])
-        return predict(
-            self,
-            inputs,
-            samples=0,
-            likelihood=None if likelihood is None else likelihood_from(likelihood),
-            calibration=None if calibration is None else Calibration.from_dict(calibration),
-            batch_size=batch_size,
-        )
+        known, inputs = known_of(self.about), normalised(x, data["mean"], data["std"])
+        options: dict[str, Any] = {"likelihood": known.likelihood, "calibration": known.calibration}
+        return predict(self, inputs, samples=0, batch_size=batch_size, **options)
 
 
 def save_small(
@@ -185,8 +179,8 @@ def _check_digest(path: Path, digest: object) -> None:
     """Refuse a file that is not the one that was written with the record."""
     try:
         with plain_file(path).open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise RunError(path, f"can't be read ({error.strerror or error})", _AGAIN) from None
-    if found != digest:
+    if actual != digest:
         raise RunError(path, f"is damaged, or of another network than {ABOUT_FILE}", _AGAIN)

@@ -32,12 +32,7 @@ from nestling.running import (
     read_by,
     with_bit_groups,
 )
-from nestling.running.layers import (
-    VariationalLayer,
-    check_sampling,
-    default_posterior,
-    make_variational,
-)
+from nestling.running.layers import check_sampling, default_posterior, make_variational, variational_layers
 from nestling.tensor_arguments import real_tensor
 from nestling.torch_parts import pytree
 
@@ -216,7 +211,7 @@ def _calls(
 
 def _with_posteriors(groups: Groups, module: nn.Module) -> Groups:
     """Replace the slices of each variational layer's weight by slices of its posterior; the mean alone reads."""
-    layers = {path: submodule for path, submodule in module.named_modules() if isinstance(submodule, VariationalLayer)}
+    layers = variational_layers(module)
 
     def renamed(piece: Slice) -> tuple[Slice, ...]:
         path, _, key = piece.tensor.rpartition(".")

@@ -81,44 +81,28 @@ def calibrate(
     coverages = tuple(coverage) if isinstance(coverage, Sequence) else (coverage,)
     for wanted in coverages:
         inner_probability("coverage", wanted)
+    processes = current() if spread else ALONE
 
     def fit(at: CutLike | None) -> Calibration:
-        processes = current() if spread else ALONE
-        return _fitted(model, loader, at, samples, chosen_likelihood, coverages, seed, processes, by)
+        rows: dict[int, tuple[Tensor, Tensor]] = {}
+        num_examples = 0
+        with passes(model, at, samples, seed, chosen_likelihood, by) as run:
+            for number, (x, target) in enumerate(pairs(loader)):
+                num_examples += len(target)
+                if number % processes.count == processes.rank:
+                    outputs = run(x, number).cpu().double()
+                    chosen_likelihood.check(outputs[0], target)
+                    rows[number] = chosen_likelihood.rows(outputs, target, ELEMENTS_PER_EXAMPLE)
+        outputs, targets = _of_all(rows, processes)
+        temperature = fit_temperature(chosen_likelihood, outputs, targets)
+        scores = chosen_likelihood.predictive(outputs, temperature=temperature).nonconformity(targets).flatten()
+        thresholds = {wanted: conformal_threshold(scores, wanted) for wanted in coverages}
+        return Calibration(temperature, thresholds, num_examples, chosen_likelihood.name, samples, run.cut)
 
     if not isinstance(cut, Sequence):
         return fit(cut)
     check_repeatable(loader, "loader", len(cut))
     return [fit(at) for at in cut]
-
-
-def _fitted(
-    network: nn.Module,
-    loader: Iterable[Any],
-    cut: CutLike | None,
-    samples: int,
-    likelihood: Likelihood,
-    coverages: Sequence[float],
-    seed: int | None,
-    processes: Processes,
-    by: By,
-) -> Calibration:
-    """The calibration at one cut."""
-    rows: dict[int, tuple[Tensor, Tensor]] = {}
-    num_examples = 0
-    with passes(network, cut, samples, seed, likelihood, by) as run:
-        for number, (x, target) in enumerate(pairs(loader)):
-            num_examples += len(target)
-            if number % processes.count == processes.rank:
-                outputs = run(x, number).cpu().double()
-                likelihood.check(outputs[0], target)
-                rows[number] = likelihood.rows(outputs, target, ELEMENTS_PER_EXAMPLE)
-        at = run.cut
-    outputs, targets = _of_all(rows, processes)
-    temperature = fit_temperature(likelihood, outputs, targets)
-    scores = likelihood.predictive(outputs, temperature=temperature).nonconformity(targets).flatten()
-    thresholds = {coverage: conformal_threshold(scores, coverage) for coverage in coverages}
-    return Calibration(temperature, thresholds, num_examples, likelihood.name, samples, at)
 
 
 def _of_all(rows: dict[int, tuple[Tensor, Tensor]], processes: Processes) -> tuple[Tensor, Tensor]:

@@ -53,10 +53,10 @@ def _average_precision(negatives: Tensor, positives: Tensor) -> tuple[float, flo
     """The mean precision at the positives, and its standard error; ``negatives`` and ``positives`` as in ``_auroc``."""
     m = positives.sum()
     true, false = (counts.flip(0).cumsum(0).flip(0) for counts in (positives, negatives))
-    found = true + false
-    precision = true / found
+    retrieved = true + false
+    precision = true / retrieved
     area = (positives * precision).sum() / m
-    by_positives = precision - area + (positives * false / found.square()).cumsum(0)
-    by_negatives = (positives * true / found.square()).cumsum(0)
+    by_positives = precision - area + (positives * false / retrieved.square()).cumsum(0)
+    by_negatives = (positives * true / retrieved.square()).cumsum(0)
     variance = (positives * by_positives.square() + negatives * by_negatives.square()).sum() / m**2
     return float(area), float(variance.sqrt())

@@ -13,7 +13,7 @@ from nestling.prediction.likelihood import Likelihood
 from nestling.prediction.likelihoods import likelihood_for
 from nestling.prediction.predictions import NO_THRESHOLDS
 from nestling.prediction.scores import Scores
-from nestling.processes import ALONE, Processes, current
+from nestling.processes import ALONE, current
 from nestling.running import Read, inputs_of, pair_of, read_by
 
 
@@ -88,7 +88,20 @@ def evaluate(
     processes = current() if spread else ALONE
 
     def score(at: CutLike | None, calibrated: Calibration | None) -> Scores:
-        return _scores(model, loader, at, samples, ood, chosen_likelihood, calibrated, num_bins, seed, processes, by)
+        temperature = 1.0 if calibrated is None else calibrated.temperature
+        thresholds = NO_THRESHOLDS if calibrated is None else calibrated.thresholds
+        tally = chosen_likelihood.tally(num_bins, temperature, thresholds)
+        with passes(model, at, samples, seed, chosen_likelihood, by) as run:
+            if calibrated is not None:
+                calibrated.check(chosen_likelihood.name, run.cut)
+            for number, (x, target) in processes.share(enumerate(pairs(loader))):
+                outputs = run(x, number).cpu().double()
+                chosen_likelihood.check(outputs[0], target)
+                tally.add(outputs, target)
+            for number, x in processes.share(enumerate(_inputs(ood))):
+                tally.add_foreign(run(x, number, foreign=True).cpu().double())
+        tally.join(processes)
+        return tally.scores()
 
     if not isinstance(cut, Sequence):
         if isinstance(calibration, Sequence):
@@ -99,35 +112,6 @@ def evaluate(
     if calibration is not None and (not isinstance(calibration, Sequence) or len(calibration) != len(cut)):
         raise _calibration_error(calibration, f"a list of {len(cut)}, one for each cut")
     return [score(at, calibrated) for at, calibrated in zip(cut, calibration or [None] * len(cut), strict=True)]
-
-
-def _scores(
-    network: nn.Module,
-    loader: Iterable[Any],
-    cut: CutLike | None,
-    samples: int,
-    ood: Iterable[Any] | None,
-    likelihood: Likelihood,
-    calibration: Calibration | None,
-    num_bins: int,
-    seed: int | None,
-    processes: Processes,
-    by: By,
-) -> Scores:
-    """The scores at one cut."""
-    temperature = 1.0 if calibration is None else calibration.temperature
-    tally = likelihood.tally(num_bins, temperature, NO_THRESHOLDS if calibration is None else calibration.thresholds)
-    with passes(network, cut, samples, seed, likelihood, by) as run:
-        if calibration is not None:
-            calibration.check(likelihood.name, run.cut)
-        for number, (x, target) in processes.share(enumerate(pairs(loader))):
-            outputs = run(x, number).cpu().double()
-            likelihood.check(outputs[0], target)
-            tally.add(outputs, target)
-        for number, x in processes.share(enumerate(_inputs(ood))):
-            tally.add_foreign(run(x, number, foreign=True).cpu().double())
-    tally.join(processes)
-    return tally.scores()
 
 
 def pairs(loader: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:

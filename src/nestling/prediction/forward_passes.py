@@ -15,7 +15,14 @@ from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.prediction.likelihood import Likelihood
 from nestling.reading import Cut
 from nestling.running import Nested, Reuse, as_call, in_mode, picked
-from nestling.running.layers import Stochastic, VariationalLayer, carrying_moments, drawing, sampled_as
+from nestling.running.layers import (
+    Stochastic,
+    VariationalLayer,
+    carrying_moments,
+    drawing,
+    sampled_as,
+    variational_layers,
+)
 from nestling.running.moments import Moments
 from nestling.seeding import Purpose, mixed
 from nestling.tensor_arguments import real_tensor
@@ -34,12 +41,7 @@ FOLDED_BATCH = 96
 
 @contextmanager
 def passes(
-    network: nn.Module,
-    cut: CutLike | None,
-    samples: int,
-    seed: int | None,
-    likelihood: Likelihood,
-    by: By = "draws",
+    network: nn.Module, cut: CutLike | None, samples: int, seed: int | None, likelihood: Likelihood, by: By = "draws"
 ) -> Iterator["Passes"]:
     """Prepare a network to be run within a ``with`` statement.
 
@@ -122,7 +124,7 @@ class Passes:
         copies = carried.number if carried.drawn and len(output) != size else 1
         if isinstance(output, Moments):
             num_drawn = max(1, OUTPUT_SAMPLES // copies)
-            output, copies = output.draws(num_drawn), num_drawn * copies
+            output, copies = output.draw(num_drawn), num_drawn * copies
         checked = _checked(output, number)
         return checked.reshape(copies, len(checked) // copies, *checked.shape[1:])
 
@@ -189,8 +191,9 @@ def _is_for_inference(network: nn.Module) -> bool:
 
 def _draws_apart(network: nn.Module) -> bool:
     """Whether each example of a batch has its own weight sample, so that copies of one example have different ones."""
-    layers = [module for module in network.modules() if isinstance(module, VariationalLayer)]
-    return draws_by_layers(network) and all(layer.drawn_as != "shared" for layer in layers)
+    return draws_by_layers(network) and all(
+        layer.drawn_as != "shared" for layer in variational_layers(network).values()
+    )
 
 
 def _has_graph(network: nn.Module) -> bool:
@@ -221,8 +224,7 @@ def _batch_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 def _has_plain_layers(network: nn.Module) -> bool:
     """Whether a network has matrices that are not drawn."""
-    layers = [module for module in network.modules() if isinstance(module, VariationalLayer)]
-    drawn = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    drawn = {id(parameter) for layer in variational_layers(network).values() for parameter in layer.parameters()}
     return any(parameter.ndim > 1 and id(parameter) not in drawn for parameter in network.parameters())
 
 

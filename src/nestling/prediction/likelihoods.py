@@ -22,9 +22,9 @@ def likelihood_named(name: str | Likelihood) -> Likelihood:
 
 def likelihood_for(network: object, given: str | Likelihood | None = None) -> Likelihood:
     """The given likelihood; by default, and by its name, the one that a network was trained with, else categorical."""
-    own = network.likelihood if isinstance(network, Nested) else None
-    if isinstance(own, Likelihood) and given in (None, own.name):
-        return own
+    trained_with = network.likelihood if isinstance(network, Nested) else None
+    if isinstance(trained_with, Likelihood) and given in (None, trained_with.name):
+        return trained_with
     return likelihood_named("categorical" if given is None else given)
 
 

@@ -30,7 +30,7 @@ from nestling.pruning.options import PRETRAINING, Structure
 from nestling.pruning.pruned import Pruned
 from nestling.pruning.sites import Site, check_called, chosen_sites, find_sites
 from nestling.pruning.stages import Plan, Stage
-from nestling.pruning.target import Target, narrowed, signal_for_cost, strongest, strongest_units, target_of
+from nestling.pruning.target import narrowed, signal_for_cost, strongest, strongest_units, target_of
 from nestling.pruning.weights import (
     check_weights_left,
     freeze_dropped,
@@ -97,7 +97,9 @@ def prune(
     module, call = deepcopy(module), as_call(example)
     pick_output(module, run_example(module, *call), output)
     target = target_of(under, module, example)
-    _check_target(target, method)
+    if target is not None and method == "dependent_beta_bernoulli":
+        needed = "left out for dependent_beta_bernoulli"
+        raise ArgumentError("under", str(target), needed, "Its network chooses units per input: use beta_bernoulli.")
     if isinstance(data, DataLoader):
         data = (data, data)
     stage = Stage(example, data, None if out is None else Path(out), likelihood, batch, quiet)
@@ -217,12 +219,7 @@ def _extracted(
 
 
 def _within_units(
-    plan: Plan,
-    gates: Gates,
-    base: Nested,
-    sites: list[Site],
-    kept: Mapping[str, Tensor],
-    means: Mapping[str, Tensor],
+    plan: Plan, gates: Gates, base: Nested, sites: list[Site], kept: Mapping[str, Tensor], means: Mapping[str, Tensor]
 ) -> Mapping[str, Tensor]:
     """Of the units that the threshold keeps, those that fit the target."""
     if plan.target is None:
@@ -285,9 +282,3 @@ def _check(
     if finish and method == "dependent_beta_bernoulli":
         needed = "left out for dependent_beta_bernoulli"
         raise ArgumentError("finish or tune", "a recipe", needed, "Its second stage trains the rest: see dependent.")
-
-
-def _check_target(target: Target | None, method: str) -> None:
-    if target is not None and method == "dependent_beta_bernoulli":
-        needed = "left out for dependent_beta_bernoulli"
-        raise ArgumentError("under", str(target), needed, "Its network chooses units per input: use beta_bernoulli.")

@@ -69,7 +69,7 @@ def cut_names(groups: Groups, cuts: Iterable[float | Mapping[str, int] | Cut]) -
         cut = make_cut(groups, wanted)
         is_fraction = isinstance(wanted, int | float)
         names.setdefault(cut, {})[f"{wanted:g}" if is_fraction else f"{cut.num_blocks} of {whole} blocks"] = None
-    return {cut: ", ".join(own) for cut, own in names.items()}
+    return {cut: ", ".join(asked) for cut, asked in names.items()}
 
 
 def _share(group: Group, fraction: float) -> int:

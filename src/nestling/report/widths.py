@@ -46,16 +46,19 @@ def score_widths(
     """Score each different network among some cuts, with its latency for one input on this machine.
 
     ``calibrations`` are looked up by their cuts; ``spread`` is as in ``evaluate``. ``quiet=False`` shows progress: a
-    bar on a terminal, a line per cut elsewhere.
+    bar on a terminal, and a line per cut.
     """
     fitted, whole = {calibration.cut: calibration for calibration in calibrations}, full_cut(nested.groups)
     named, rows = cut_names(nested.groups, cuts), list[WidthRow]()
     passes = len(named) + len(named.keys() & fitted.keys())
-    with Progress(passes * (length_hint(loader) + length_hint(ood or ())), "evaluate", shown=not quiet) as progress:
+    total = passes * (length_hint(loader) + length_hint(ood or ()))
+    with Progress(total, "evaluate", step="batch", shown=not quiet) as progress:
         for cut, name in named.items():
 
             def score(given: Calibration | None, at: Cut = cut) -> Scores:
-                watched, foreign = (None if own is None else _stepping(own, progress) for own in (loader, ood))
+                watched, foreign = (
+                    None if batches is None else _stepping(batches, progress) for batches in (loader, ood)
+                )
                 options: dict[str, Any] = {"samples": samples, "likelihood": likelihood, "spread": spread}
                 return evaluate(nested, watched or (), cut=at, ood=foreign, calibration=given, **options)
 

@@ -108,7 +108,7 @@ def latencies_ms(modules: Sequence[Callable[..., Any]], call: Call, threads: int
             times.append([_seconds(module, args, kwargs) for module in modules])
     finally:
         torch.set_num_threads(before)
-    return [1e3 * statistics.median(own) for own in zip(*times, strict=True)]
+    return [1e3 * statistics.median(seconds) for seconds in zip(*times, strict=True)]
 
 
 def _seconds(module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:

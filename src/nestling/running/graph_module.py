@@ -59,9 +59,9 @@ def graph_module(
 
 def refused_sizes(fault: RuntimeError, advice: str) -> ShapeError | None:
     """The error to show instead of a graph's own if the sizes of its inputs are the cause, else None."""
-    _, found, why = str(fault).partition(UNPROVEN)
+    _, marker, why = str(fault).partition(UNPROVEN)
     given = "sizes for which the network's code may take another path than for its example"
-    return ShapeError("inputs", given, f"sizes with {why}", advice) if found else None
+    return ShapeError("inputs", given, f"sizes with {why}", advice) if marker else None
 
 
 class _Builder:

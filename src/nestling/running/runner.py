@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from nestling.reading import Cut, Groups, Holders, Plan
 from nestling.running.graph_module import RECALIBRATING, BakedSize, graph_module, refused_sizes
-from nestling.running.layers import VariationalLayer, layer_type, make_plain
+from nestling.running.layers import VariationalLayer, layer_type, make_plain, variational_layers
 from nestling.running.norms import batch_norms
 from nestling.running.twin import Twin, is_separable
 from nestling.torch_parts import copy_persistence
@@ -227,7 +227,7 @@ class GraphRunner(Runner):
     def variational(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
         """The extracted graph with the variational layers in place: it uses their weights instead of the means."""
         copy = self._copy_of_graph(cut, smaller)
-        layers = {path: layer for path, layer in self.module.named_modules() if isinstance(layer, VariationalLayer)}
+        layers = variational_layers(self.module)
         for node in copy.graph.find_nodes(op="get_attr"):
             path, _, key = str(node.target).rpartition(".")
             if key == "weight" and path in layers:

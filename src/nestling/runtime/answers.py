@@ -56,11 +56,11 @@ class Answers:
     @property
     def uncertainty(self) -> dict[str, np.ndarray]:
         """How unsure the network is, in nats: its entropy, and in a file with uncertainty the parts of it."""
-        found = {name: self.outputs[name] for name in UNCERTAINTIES if name in self.outputs}
-        if not found and "probs" in self.outputs:
+        parts = {name: self.outputs[name] for name in UNCERTAINTIES if name in self.outputs}
+        if not parts and "probs" in self.outputs:
             logs = np.log(self.probs, out=np.zeros_like(self.probs), where=self.probs > 0)
             return {"entropy": -(self.probs * logs).sum(1)}
-        return found
+        return parts
 
     def in_set(self, coverage: float = 0.9) -> np.ndarray:
         """Conformal sets (B, C, ...), true for each class in the set."""

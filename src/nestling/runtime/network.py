@@ -131,7 +131,7 @@ def _fitted(array: np.ndarray, port: Mapping[str, Any]) -> np.ndarray:
     shape, wanted = port["shape"], np.dtype(port["dtype"])
     batched = array[None] if array.ndim == len(shape) - 1 and shape[0] == BATCH else array
     fits = batched.ndim == len(shape) and all(
-        isinstance(size, str) or size == own for size, own in zip(shape, batched.shape, strict=True)
+        isinstance(size, str) or size == actual for size, actual in zip(shape, batched.shape, strict=True)
     )
     if not fits:
         needed = f"of shape ({', '.join(map(str, shape))})"

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any, cast
 
 from nestling.arguments import count, inner_probability
-from nestling.errors import ArgumentError, DtypeError, NestlingError, RangeError, RunError
+from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
 from nestling.prediction import Likelihood, check_repeatable, evaluate, likelihood_for
 from nestling.processes import ALONE, Processes, current
 from nestling.reading import Cut, make_cut
-from nestling.running import Nested, Read, norms_with_statistics, read_by, recalibrate
+from nestling.running import Nested, Read, check_nested, norms_with_statistics, read_by, recalibrate
 from nestling.search.costs import Costs, UserCost
 from nestling.search.curve import Curve, Row, Tried, front
 from nestling.search.options import Searching, StrategyName
 from nestling.search.quality import Judge, Quality
+from nestling.search.standing import Standing
 from nestling.search.strategies import STRATEGIES, Space
 from nestling.storage import packed, read_json, weights_digest, write_json
 from nestling.training import Progress
@@ -69,14 +70,20 @@ def search(
     space = Space(nested.groups, costs)
     judge = Judge(nested, loader, likelihood, processes=processes)
     about = {"weights": weights_digest(packed(nested)[0]), "data": judge.fingerprint, "likelihood": likelihood.name}
-    with Progress(STRATEGIES[strategy].most(space, options), "search", shown=not quiet) as bar:
-        scores = _ScoredCuts(judge, about, None if out is None else Path(out), bar, processes)
+    most = STRATEGIES[strategy].most(space, options)
+    with Progress(most, "search", step="cut", at_most=True, shown=not quiet) as progress:
+        standing = Standing(space, costs.name, likelihood, most, progress)
+        scores = _ScoredCuts(judge, about, None if out is None else Path(out), standing, processes)
         STRATEGIES[strategy].run(space, scores, options)
         scores.keep()
     tried = space.tried(scores.used)
     best = [row.cut for row in _thinned(front(tried), num_points)]
     delivered = dict.fromkeys((*best, space.full))  # the whole network, for comparison
-    rows = [_row(nested, cut, costs, loader, recalibration, likelihood, spread) for cut in delivered]
+    rows = list[Row]()
+    with Progress(len(delivered), "curve", step="network", shown=not quiet) as progress:
+        for cut in delivered:
+            rows.append(_row(nested, cut, costs, loader, recalibration, likelihood, spread))
+            progress.step()
     rows.sort(key=lambda row: row.cost)
     return Curve(tuple(rows), tuple(tried), costs.name, strategy, scores.num_used, about["weights"])
 
@@ -89,11 +96,11 @@ class _ScoredCuts:
     """Scores cuts, each once, and saves the scores so that a search that was stopped can go on."""
 
     def __init__(
-        self, judge: Judge, about: dict[str, Any], out: Path | None, bar: Progress, processes: Processes
+        self, judge: Judge, about: dict[str, Any], out: Path | None, standing: Standing, processes: Processes
     ) -> None:
         self.used: dict[Cut, Quality] = {}
         self.num_used = 0
-        self._judge, self._about, self._bar, self._processes = judge, about, bar, processes
+        self._judge, self._about, self._standing, self._processes = judge, about, standing, processes
         self._path = None if out is None else out / PROGRESS_FILE
         self._groups = judge.nested.groups
         self._names = [group.name for group in self._groups.free]
@@ -110,7 +117,7 @@ class _ScoredCuts:
             if cut not in self.used:
                 self.num_used += 1
                 self.used[cut] = self._scored[cut]
-                self._bar.step(best=f"{self._scored[cut].score:.4f}")
+                self._standing.note(cut, self._scored[cut])
         return [self._scored[cut] for cut in cuts]
 
     def keep(self) -> None:
@@ -171,9 +178,8 @@ def _thinned(best: list[Tried], most: int) -> list[Tried]:
     return [best[number] for number in sorted({to_each.index(min(to_each)) for to_each in distances})]
 
 
-def _check(nested: object, options: Searching) -> None:
-    if not isinstance(nested, Nested):
-        raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
+def _check(nested: Nested, options: Searching) -> None:
+    check_nested(nested)
     if not nested.groups.free:
         raise RangeError("nested", "a network without a group to cut", "one with some", "Print nested.groups.")
     if options.strategy not in STRATEGIES:

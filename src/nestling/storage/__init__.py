@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nestling.storage.packed import Packing
     from nestling.storage.plain_files import GRAPH_FILE, PlainFiles, plain_files, plain_network
     from nestling.storage.saving import (
+        GROUPS_FILE,
         WEIGHTS_FILE,
         describe,
         load,

@@ -36,7 +36,7 @@ def packed_state(state: Mapping[str, Tensor], packing: Packing) -> tuple[dict[st
     """
     nested = packing.fewer is not None
     others = {name: tensor for name, tensor in state.items() if name not in packing.levels}
-    tensors = {name: part for own, tensor in others.items() for name, part in stored(own, tensor).items()}
+    tensors = {name: part for whole, tensor in others.items() for name, part in stored(whole, tensor).items()}
     for name, levels in packing.levels.items():
         tensors[name + _CODES] = pack(
             codes(state[name], levels.log_tau, levels.num_pairs), levels.num_pairs, nested=nested

@@ -132,13 +132,12 @@ def _likelihood_in(record: Mapping[str, Any], nested: Nested, tensors: Mapping[s
 
     One of the user's, which no file can hold, is left to the user.
     """
-    own, saved = nested.likelihood, record.get("likelihood")
+    current, saved = nested.likelihood, record.get("likelihood")
     if saved is None:
         return None
-    if saved.get("name") not in LIKELIHOODS or (isinstance(own, Likelihood) and own.is_like(saved)):
-        return own
-    device = next((tensor.device for tensor in nested.tensors().values()), None)
-    return likelihood_from(saved).to(device, _dtype_of(tensors))
+    if saved.get("name") not in LIKELIHOODS or (isinstance(current, Likelihood) and current.is_like(saved)):
+        return current
+    return likelihood_from(saved).to(nested.device, _dtype_of(tensors))
 
 
 def _put(nested: Nested, tensors: Mapping[str, Tensor], record: Mapping[str, Any], path: Path) -> None:
@@ -267,8 +266,8 @@ def _filled(example: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[
 
 def _dtype_of(tensors: Mapping[str, Tensor]) -> torch.dtype | None:
     """The precision of a saved network, or None if its tensors differ."""
-    own = (t for n, t in tensors.items() if n.startswith("network.") and not n.startswith("network.likelihood."))
-    dtypes = {tensor.dtype for tensor in own if tensor.is_floating_point()}
+    of_network = (t for n, t in tensors.items() if n.startswith("network.") and not n.startswith("network.likelihood."))
+    dtypes = {tensor.dtype for tensor in of_network if tensor.is_floating_point()}
     return dtypes.pop() if len(dtypes) == 1 else None
 
 

@@ -7,14 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from nestling.arguments import count
-from nestling.errors import DtypeError
 from nestling.prediction import Likelihood, likelihood_for
-from nestling.running import Nested
+from nestling.running import Nested, check_nested
 from nestling.training.bound import bound_terms
 from nestling.training.objectives import check_objective, whole_batch_terms
 from nestling.training.recipe import Recipe
 from nestling.training.schedules import largest_kappa
-from nestling.training.terms import Terms, checked_pair
+from nestling.training.terms import Step, Terms, checked_pair
 
 
 def elbo(
@@ -74,8 +73,7 @@ def elbo_terms(
     Raises:
         ArgumentError: If an option is none of a recipe's, or does not go with the likelihood.
     """
-    if not isinstance(nested, Nested):
-        raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
+    check_nested(nested)
     count("dataset_size", dataset_size, "how many examples the training set has")
     recipe = Recipe.from_dict((recipe or Recipe()).to_dict() | changes) if changes else recipe or Recipe()
     recipe = recipe.settled(has_teacher=teacher is not None)
@@ -83,20 +81,9 @@ def elbo_terms(
     check_objective(recipe.objective, model, teacher)
     inputs, targets = checked_pair(batch)
     scale = largest_kappa(recipe, nested, dataset_size) / (dataset_size * model.elements(targets))
-    return step_terms(nested, inputs, targets, recipe, model, scale, generator, teacher)
+    return step_terms(Step(nested, inputs, targets, recipe, model, scale, generator, teacher))
 
 
-def step_terms(
-    nested: Nested,
-    inputs: Any,  # noqa: ANN401
-    targets: Tensor,
-    recipe: Recipe,
-    likelihood: Likelihood,
-    scale: float,
-    generator: torch.Generator | None = None,
-    teacher: nn.Module | None = None,
-) -> Terms:
+def step_terms(step: Step) -> Terms:
     """The terms of a recipe's objective, where ``scale`` weighs the divergence of the weights."""
-    if recipe.objective == "elbo":
-        return bound_terms(nested, inputs, targets, recipe, likelihood, scale, generator)
-    return whole_batch_terms(nested, inputs, targets, recipe, likelihood, scale, generator, teacher)
+    return bound_terms(step) if step.recipe.objective == "elbo" else whole_batch_terms(step)

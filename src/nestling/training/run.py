@@ -23,6 +23,7 @@ from nestling.training.recipe import Recipe
 RECIPE_FILE = "recipe.json"
 LOG_FILE = "log.jsonl"
 CALIBRATION_FILE = "calibration.json"
+SCORES_FILE = "scores.json"
 CHECK = "crc32"
 IDENTITY_KEYS = ("data", "recipe", "network")
 """The keys of a record that are equal for two records of the same run."""

@@ -13,11 +13,10 @@ import torch
 from torch import nn
 
 from nestling.data import Data, DatasetBatches
-from nestling.errors import DtypeError
 from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_for, pairs
 from nestling.processes import ALONE, Processes, connected
 from nestling.reading import Cut, make_cut
-from nestling.running import Nested, Read, norms_with_statistics, recalibrate
+from nestling.running import Nested, Read, check_nested, norms_with_statistics, recalibrate
 from nestling.storage import tensors_digest
 from nestling.training.folder import RunFolder, add_cuts
 from nestling.training.kept_state import Keeper, Memory
@@ -67,8 +66,7 @@ def train(
     Started by torchrun, the processes share every batch: all draw the same widths, but different weight noise.
     Ctrl-C and SIGTERM save the run first (in the main thread), and then raise ``Stopped``, a KeyboardInterrupt.
     """
-    if not isinstance(nested, Nested):
-        raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
+    check_nested(nested)
     wanted = recipe or Recipe()
     with connected() as processes, Stopping().watching() as stopping:
         feed = processes.agree(lambda: make_feed(data, wanted, processes, batch))
@@ -78,7 +76,7 @@ def train(
         check_objective(recipe.objective, chosen, teacher)
         if chosen.needs_targets:
             chosen = processes.agree(lambda: chosen.fitted(feed.targets()))
-        chosen = chosen.to(next((t.device for t in nested.tensors().values()), None))
+        chosen = chosen.to(nested.device)
         about = feed.about | {"likelihood": chosen.name, "starts_from": starts_from}
         about |= {} if teacher is None else {"teacher": tensors_digest(teacher.state_dict().values())}
         place = None if out is None else Path(out)
@@ -155,7 +153,7 @@ def keep_statistics(run: Run, cuts: Collection[Cut]) -> None:
     """Keep in a run's folder the statistics of norms at these cuts and at those with a calibration, and no others."""
     if run.folder is not None and norms_with_statistics(run.nested):
         kept = {*cuts, *(calibration.cut for calibration in run.calibrations)}
-        run.nested.statistics = {cut: own for cut, own in run.nested.statistics.items() if cut in kept}
+        run.nested.statistics = {cut: values for cut, values in run.nested.statistics.items() if cut in kept}
         add_cuts(run.folder, run.nested, run.calibrations)
 
 
@@ -172,11 +170,4 @@ def _fit_calibrations(
     with torch.random.fork_rng(devices=[]):  # a loader draws a seed whenever an iteration begins
         num_examples = sum(len(targets) for _, targets in pairs(validation))
         coverage = [share for share in COVERAGES if num_examples >= math.ceil(share / (1 - share))]
-        return calibrate(
-            nested,
-            validation,
-            cut=cuts,
-            samples=samples,
-            coverage=coverage,
-            spread=spread,
-        )
+        return calibrate(nested, validation, cut=cuts, samples=samples, coverage=coverage, spread=spread)

@@ -67,14 +67,14 @@ class MultiplicativeGaussian(WeightPosterior):
         """The divergences of all weights together, piece by piece."""
         return total(divergence, self.log_alpha.expand_as(self.mean), LOG_ALPHA_BOUNDS)
 
-    def spread(self) -> Tensor:
+    def noise_scale(self) -> Tensor:
         """sqrt(alpha) theta."""
         return torch.exp(0.5 * self.bounded_log_alpha()) * self.mean
 
     def perturbed(self, noise: Tensor) -> Tensor:
         """theta (1 + sqrt(alpha) noise)."""
         if is_transformed():
-            return self.mean + self.spread() * noise
+            return self.mean + self.noise_scale() * noise
         return _Perturbed.apply(self.mean, self.log_alpha, noise)  # type: ignore[no-untyped-call,no-any-return]
 
 
@@ -119,7 +119,7 @@ class AdditiveGaussian(WeightPosterior):
         """sigma."""
         return torch.exp(0.5 * self.log_sigma2).expand_as(self.mean)
 
-    def spread(self) -> Tensor:
+    def noise_scale(self) -> Tensor:
         """sigma."""
         return self.std()
 

@@ -103,10 +103,10 @@ class WeightPosterior(Moving, Learned, ABC):
         noise = normal_noise(self.mean.expand(*shape, *self.mean.shape), generator)
         if torch.is_grad_enabled():
             return self.perturbed(noise)
-        return torch.addcmul(self.mean, self.known("spread", self.spread), noise)
+        return torch.addcmul(self.mean, self.known("noise_scale", self.noise_scale), noise)
 
     @abstractmethod
-    def spread(self) -> Tensor:
+    def noise_scale(self) -> Tensor:
         """The factor of the noise in a sample: the standard deviation, up to a sign that does not matter."""
 
     @abstractmethod

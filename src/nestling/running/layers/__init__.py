@@ -19,15 +19,9 @@ from nestling.running.layers.convolution import (
     VariationalConvTranspose3d,
     by_group,
 )
-from nestling.running.layers.layer import VariationalLayer, mean_name, plain_name
+from nestling.running.layers.layer import VariationalLayer, mean_name, plain_name, variational_layers
 from nestling.running.layers.linear import VariationalLinear
-from nestling.running.layers.stochastic import (
-    Stochastic,
-    carrying_moments,
-    check_sampling,
-    drawing,
-    sampled_as,
-)
+from nestling.running.layers.stochastic import Stochastic, carrying_moments, check_sampling, drawing, sampled_as
 from nestling.running.layers.types import LAYERS, LayerType, exact_type, layer_type, sizes_of_weight
 
 __all__ = [
@@ -60,4 +54,5 @@ __all__ = [
     "sampled_as",
     "shared_weights",
     "sizes_of_weight",
+    "variational_layers",
 ]
