@@ -5,6 +5,7 @@ import doctest
 import importlib
 import inspect
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def section(text, title):
     if f"{title}:" not in lines:
         return []
     start = lines.index(f"{title}:") + 1
-    inside = [line for line in lines[start:]]
+    inside = lines[start:]
     end = next((number for number, line in enumerate(inside) if line and not line.startswith(" ")), len(inside))
     return inside[:end]
 
@@ -67,7 +68,7 @@ def described(text):
 def described_beside(item):
     """The fields of a class that have a string under them, as those of options do."""
     body = ast.parse(inspect.getsource(item)).body[0].body if inspect.isclass(item) else []
-    pairs = zip(body, body[1:], strict=False)
+    pairs = pairwise(body)
     return {
         node.target.id
         for node, after in pairs
@@ -120,3 +121,33 @@ def test_the_examples_of_a_docstring_run(name, before, monkeypatch):
     for test in tests:
         doctest.DocTestRunner(optionflags=FLAGS).run(test, out=said.append)
     assert not said, "".join(said)
+
+
+LEAST_SHARE = 0.2
+"""The share of lines that docstrings have in the files that define public names, of each room by itself."""
+
+
+def num_docstring_lines(path):
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+    said = [node.body[0] for node in nodes if ast.get_docstring(node) is not None]
+    return sum(node.end_lineno - node.lineno + 1 for node in said)
+
+
+def files_by_room():
+    files = {}
+    for item in ITEMS.values():
+        room = item.__module__.split(".")[1]
+        files.setdefault(room, set()).add(Path(sys.modules[item.__module__].__file__))
+    return files
+
+
+@pytest.mark.parametrize("room", files_by_room())
+def test_a_fifth_of_the_lines_are_docstrings(room):
+    paths = files_by_room()[room]
+    said, lines = (sum(map(count, paths)) for count in (num_docstring_lines, num_lines))
+    assert said >= LEAST_SHARE * lines, f"{room}: {said / lines:.1%}"
+
+
+def num_lines(path):
+    return len(path.read_text().splitlines())

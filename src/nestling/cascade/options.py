@@ -8,7 +8,13 @@ ScoreName = Literal["auto", "entropy", "mutual_information", "max_probability"]
 
 @dataclass(frozen=True)
 class Cascading:
-    """How ``cascade`` chooses its thresholds."""
+    """How ``nestling cascade`` chooses its thresholds; ``nl.cascade`` has the same arguments.
+
+    Example:
+        >>> from nestling.cascade import Cascading
+        >>> Cascading(goal="macs=0.5x").score
+        'auto'
+    """
 
     goal: str = "loss=0.002"
     """loss=0.002 (at most 0.2 points less accurate than the full width), macs=0.5x or macs=4e6 (on average), or

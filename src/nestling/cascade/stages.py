@@ -25,7 +25,19 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class Stage:
-    """A cut that answers if its uncertainty is at most ``threshold``; ``macs`` are for one pass of one example."""
+    """One cut of a cascade, with what it needs to decide whether it answers.
+
+    Attributes:
+        name: The fraction or the widths that the cut was asked for by.
+        macs: Multiply-adds of one pass for one example.
+        calibration: The temperature that was fitted for this cut, with the cut itself.
+        threshold: It answers if its uncertainty is at most this; -inf if the stage is left out, inf if it answers all.
+
+    Example:
+        >>> last = casc.stages[-1]
+        >>> last.runs, last.threshold, last.finite_threshold is None
+        (True, inf, True)
+    """
 
     name: str
     macs: int

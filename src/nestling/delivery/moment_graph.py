@@ -57,8 +57,10 @@ def moments_graph(
         NestlingError: If nothing is drawn, or an operation has no rule: the error names it.
 
     Example:
-        >>> graph = moments_graph(nested, 0.5)
-        >>> probs, entropy, aleatoric, epistemic = graph.module(x)
+        >>> graph = nl.delivery.moments_graph(nested, 0.5)
+        >>> probs, entropy, aleatoric, epistemic = graph.module(images)
+        >>> tuple(probs.shape)
+        (100, 10)
     """
     means = mean_graph(nested, cut)
     module = MomentsGraph(means, likelihood_for(nested, likelihood), temperature).eval()
