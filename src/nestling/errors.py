@@ -6,7 +6,7 @@ class NestlingError(Exception):
 
     Names in its message can't act on a terminal: other characters than plain ones are written as escapes.
 
-    Example:
+    Examples:
         >>> try:
         ...     nl.data.load("digit")
         ... except nl.NestlingError as error:
@@ -27,7 +27,7 @@ class ArgumentError(NestlingError, ValueError):
         needed: What it must be.
         advice: What to do.
 
-    Example:
+    Examples:
         >>> try:
         ...     nl.cascade(nested, (0.5, 1.0), loader, score="doubt")
         ... except nl.ArgumentError as error:
@@ -46,7 +46,7 @@ class ArgumentError(NestlingError, ValueError):
 class RangeError(ArgumentError):
     """A number or a tensor's value lies outside the range in which it means something.
 
-    Example:
+    Examples:
         >>> nl.predict(nested, images, cut=1.5)
         Traceback (most recent call last):
         nestling.errors.RangeError: cut: got 1.5, ...
@@ -56,7 +56,7 @@ class RangeError(ArgumentError):
 class ShapeError(ArgumentError):
     """A tensor's shape does not fit, or two shapes do not fit each other.
 
-    Example:
+    Examples:
         >>> nl.data.Split(torch.zeros(3, 4), torch.zeros(2))
         Traceback (most recent call last):
         nestling.errors.ShapeError: targets: got 2 for 3 inputs, but it must be one per input. ...
@@ -66,7 +66,7 @@ class ShapeError(ArgumentError):
 class DtypeError(ArgumentError, TypeError):
     """A value of the wrong type, such as an integer tensor where real numbers are needed. It is a ``TypeError`` too.
 
-    Example:
+    Examples:
         >>> nl.cascade(module, (0.5, 1.0), loader)
         Traceback (most recent call last):
         nestling.errors.DtypeError: nested: got a MLP, but it must be what nest gives. ...
@@ -76,7 +76,7 @@ class DtypeError(ArgumentError, TypeError):
 class NonFiniteError(ArgumentError):
     """A tensor holds NaN or infinity where every entry must be a finite number.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import Downhill
         >>> Downhill(torch.tensor([0.0, float("nan")]))
         Traceback (most recent call last):
@@ -87,7 +87,7 @@ class NonFiniteError(ArgumentError):
 class TraceError(NestlingError):
     """A network whose graph could not be recorded; the message names the line that prevents it.
 
-    Example:
+    Examples:
         >>> class Branching(torch.nn.Module):
         ...     def forward(self, x):
         ...         return x if x.sum() > 0 else -x
@@ -105,7 +105,7 @@ class RunError(NestlingError):
         wrong: What is wrong with it, on one line.
         advice: What to do.
 
-    Example:
+    Examples:
         >>> try:
         ...     nl.open_run("runs/missing")
         ... except nl.RunError as error:
@@ -127,7 +127,7 @@ class BudgetError(NestlingError):
         budget: What was asked for, by the name of the cost.
         smallest: The costs of the smallest network there is.
 
-    Example:
+    Examples:
         >>> try:
         ...     curve.under(params=10)
         ... except nl.BudgetError as error:
@@ -152,7 +152,7 @@ class ProcessError(NestlingError):
 
     Every process of the run gets one, so that none waits for ever.
 
-    Example:
+    Examples:
         >>> issubclass(nl.ProcessError, nl.NestlingError)
         True
     """
@@ -167,7 +167,7 @@ class DivergenceError(NestlingError):
         advice: What to change.
         in_data: Whether the data are the cause, so that other options of training would not help.
 
-    Example:
+    Examples:
         >>> broken = (torch.full((64, 4), float("nan")), torch.zeros(64, dtype=torch.long))
         >>> rows = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*broken), 32)
         >>> small = nl.nest(nl.models.build("mlp", hidden=[8], in_features=4, num_classes=2), torch.zeros(2, 4))

@@ -18,7 +18,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: i
     Returns:
         Lines of text; words stand to the left, numbers to the right.
 
-    Example:
+    Examples:
         >>> from nestling.report import text_table
         >>> print(text_table(["cut", "accuracy"], [["half", "91.5"], ["whole", "93.25"]]))
         cut    accuracy

@@ -20,7 +20,7 @@ class CascadePrediction(ClassPrediction):
         answered: False (B,) where the last stage was too unsure, and the answer is "I don't know".
         macs: The multiply-adds (B,) of all stages that an example went through, for one pass each.
 
-    Example:
+    Examples:
         >>> p = casc.predict(images)
         >>> tuple(p.probs.shape), tuple(p.stages.shape), bool(p.answered.all())
         ((100, 10), (100,), True)
@@ -51,7 +51,7 @@ class StageScores:
         macs: Multiply-adds of one pass for one example.
         latency_ms: Milliseconds of one pass for one example; None unless latency was measured.
 
-    Example:
+    Examples:
         >>> first = casc.evaluate(loader).stages[0]
         >>> first.reached, first.latency_ms is None
         (1.0, True)
@@ -78,7 +78,7 @@ class CascadeScores:
         macs_bounds: The 95 % interval of ``mean_macs`` over the examples.
         whole_macs: What the widest cut takes by itself.
 
-    Example:
+    Examples:
         >>> scores = casc.evaluate(loader)
         >>> scores.count, scores.unanswered, 0 < scores.macs_share
         (144, 0.0, True)

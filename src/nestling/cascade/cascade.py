@@ -64,7 +64,7 @@ def cascade(
         RangeError: If the examples are too few to guarantee the goal.
         ArgumentError: If a name, a number, the cuts or the batches can't be used.
 
-    Example:
+    Examples:
         >>> fitted = nl.cascade(nested, (0.25, 1.0), data.batches("validation", 500), goal="loss=0.01", samples=0)
         >>> fitted.goal, len(fitted.stages), tuple(fitted.predict(images).labels.shape)
         ('loss=0.01', 2, (100,))

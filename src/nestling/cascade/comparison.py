@@ -23,7 +23,7 @@ class Point:
         accuracy: The share of right answers, from 0 to 1.
         thresholds: The threshold of each stage but the last; -inf for a stage that is left out. Empty for a single cut.
 
-    Example:
+    Examples:
         >>> from nestling.cascade import Point
         >>> Point(1e6, 0.91, (0.2,)).to_dict()
         {'macs': 1000000.0, 'accuracy': 0.91, 'thresholds': [0.2]}
@@ -51,7 +51,7 @@ class Comparison:
             answer counts as wrong here, and in no accuracy.
         loss_bounds: The 95 % interval of ``loss`` over the examples.
 
-    Example:
+    Examples:
         >>> comparison = casc.compare(loader)
         >>> len(comparison.alone), comparison.loss_bounds[0] <= comparison.loss <= comparison.loss_bounds[1]
         (3, True)

@@ -37,7 +37,7 @@ class Goal(ABC):
 
     A goal of your own has ``fit``, ``merit`` and a text. The library has ``Loss``, ``MeanMacs`` and ``EarlyErrors``.
 
-    Example:
+    Examples:
         >>> from nestling.cascade import EarlyErrors, Goal, Loss
         >>> issubclass(Loss, Goal), EarlyErrors(0.02).needs_test
         (True, True)
@@ -68,7 +68,7 @@ class Loss(Goal):
     Args:
         most: The largest loss of accuracy, as a share: 0.002 is 0.2 points.
 
-    Example:
+    Examples:
         >>> from nestling.cascade import Loss
         >>> str(Loss(0.002))
         'loss=0.002'
@@ -106,7 +106,7 @@ class MeanMacs(Goal):
     Raises:
         BudgetError: When it is fitted, if even the narrowest cut alone takes more.
 
-    Example:
+    Examples:
         >>> cheap = nl.cascade(nested, (0.25, 1.0), loader, goal="macs=0.5x", samples=0)
         >>> cheap.goal, cheap.evaluate(loader).macs_share <= 0.5
         ('macs=0.5x', True)
@@ -151,7 +151,7 @@ class EarlyErrors(Goal):
     Raises:
         RangeError: When it is fitted, if the examples are too few to prove it.
 
-    Example:
+    Examples:
         >>> from nestling.cascade import EarlyErrors
         >>> str(EarlyErrors(0.02, delta=0.05))
         'early_errors=0.02'

@@ -22,7 +22,7 @@ class Guarantee:
         num_early: How many of them were answered before the last stage.
         num_errors: How many of these answers were wrong.
 
-    Example:
+    Examples:
         >>> sure = nl.cascade(nested, (0.5, 1.0), loader, goal="early_errors=0.45", delta=0.5, samples=0)
         >>> sure.guarantee.most, sure.guarantee.num_examples
         (0.45, 72)

@@ -10,7 +10,7 @@ ScoreName = Literal["auto", "entropy", "mutual_information", "max_probability"]
 class Cascading:
     """How ``nestling cascade`` chooses its thresholds; ``nl.cascade`` has the same arguments.
 
-    Example:
+    Examples:
         >>> from nestling.cascade import Cascading
         >>> Cascading(goal="macs=0.5x").score
         'auto'

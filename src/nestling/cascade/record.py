@@ -47,7 +47,7 @@ class Cascade:
         points: The best averages of cost and accuracy that other thresholds have on these examples.
         guarantee: What was proven of early answers; None unless the goal asks for it.
 
-    Example:
+    Examples:
         >>> casc.score in ("entropy", "mutual_information", "max_probability")
         True
         >>> casc.save("runs/digits")
@@ -94,7 +94,7 @@ class Cascade:
             The prediction of each example by the stage at which it ended, with the number of that stage, whether it was
             answered, and its cost.
 
-        Example:
+        Examples:
             >>> p = casc.predict(images, seed=0)
             >>> tuple(p.labels.shape), p.mean_macs > 0
             ((100,), True)
@@ -159,7 +159,7 @@ class Cascade:
         Returns:
             The scores of all answers, the average cost, and what each stage did.
 
-        Example:
+        Examples:
             >>> scores = casc.evaluate(loader)
             >>> 0 <= scores.scores.accuracy <= 1, scores.stages[-1].name
             (True, '1')
@@ -183,7 +183,7 @@ class Cascade:
         Returns:
             Accuracy and average cost of the cascade, of other thresholds, and of each cut alone.
 
-        Example:
+        Examples:
             >>> comparison = casc.compare(loader)
             >>> len(comparison.alone), 0 <= comparison.chosen.accuracy <= 1
             (3, True)

@@ -33,7 +33,7 @@ class Stage:
         calibration: The temperature that was fitted for this cut, with the cut itself.
         threshold: It answers if its uncertainty is at most this; -inf if the stage is left out, inf if it answers all.
 
-    Example:
+    Examples:
         >>> last = casc.stages[-1]
         >>> last.runs, last.threshold, last.finite_threshold is None
         (True, inf, True)

@@ -43,7 +43,7 @@ class Batches:
     Raises:
         ArgumentError: If a number or a name can't be used for these examples.
 
-    Example:
+    Examples:
         >>> batches = data.batches("train", 64, shuffle=True, seed=1)
         >>> x, y = next(iter(batches))
         >>> tuple(x.shape), x.dtype, tuple(y.shape)

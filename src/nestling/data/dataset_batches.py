@@ -33,7 +33,7 @@ class DatasetBatches:
     Raises:
         ArgumentError: If the loader has no batch size, or its Dataset no length.
 
-    Example:
+    Examples:
         >>> rows = torch.utils.data.TensorDataset(torch.randn(10, 3), torch.arange(10))
         >>> batches = nl.data.DatasetBatches(torch.utils.data.DataLoader(rows, 4, shuffle=True), seed=1)
         >>> first = [y.tolist() for _, y in batches]

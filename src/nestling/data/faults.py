@@ -6,7 +6,7 @@ from nestling.errors import NestlingError
 class DataError(NestlingError):
     """Data that cannot be used as it is.
 
-    Example:
+    Examples:
         >>> data.batches("held_out", 10)
         Traceback (most recent call last):
         nestling.data.faults.DataError: digits was loaded without a split 'held_out'; ...
@@ -16,7 +16,7 @@ class DataError(NestlingError):
 class MissingError(DataError):
     """Data that was not found, and could not be fetched; the message says which files to put where.
 
-    Example:
+    Examples:
         >>> nl.data.load("photos/of/mine")
         Traceback (most recent call last):
         nestling.data.faults.MissingError: photos/of/mine does not exist. ...
@@ -26,7 +26,7 @@ class MissingError(DataError):
 class DamagedError(DataError):
     """A file whose content does not fit its name: truncated, altered, or of another format.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> _ = Path("broken.npz").write_bytes(b"not an archive")
         >>> nl.data.load("broken.npz")

@@ -27,7 +27,7 @@ def data_root(root: Path | str | None = None) -> Path:
     Returns:
         The folder, which need not exist yet. A data set is in the folder of its name in it.
 
-    Example:
+    Examples:
         >>> nl.data.data_root("downloads").name
         'downloads'
     """

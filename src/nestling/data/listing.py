@@ -23,7 +23,7 @@ class Found:
         how: How to get what is missing; empty if nothing is.
         can_fetch: Whether ``load`` fetches missing files where there is a network connection.
 
-    Example:
+    Examples:
         >>> next(entry for entry in nl.data.found() if entry.name == "digits").splits
         ('train', 'validation', 'test')
     """
@@ -46,7 +46,7 @@ def found(root: Path | str | None = None) -> list[Found]:
     Returns:
         An entry per data set, also for those that are missing.
 
-    Example:
+    Examples:
         >>> [entry.name for entry in nl.data.found("an/empty/folder") if entry.splits]  # that need no files
         ['digits', 'cluttered_digits']
     """

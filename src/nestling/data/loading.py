@@ -37,7 +37,7 @@ def names() -> tuple[str, ...]:
     Returns:
         The names; ``found`` says which of them are on this machine.
 
-    Example:
+    Examples:
         >>> {"digits", "mnist", "cifar10"} <= set(nl.data.names())
         True
     """
@@ -94,7 +94,7 @@ def load(
         DataError: If the data can't be used, such as a split without examples.
         ArgumentError: If an option does not fit.
 
-    Example:
+    Examples:
         >>> known = nl.data.load("digits", hold_out=(8, 9), validation=0.2)
         >>> known.num_outputs, len(known.held_out), known.input_shape
         (8, 354, (1, 8, 8))

@@ -35,7 +35,7 @@ class Data:
         loaded_with: The arguments of ``load`` that load this data again; None if they can't be written as JSON.
         skipped: The names of files in an image folder that are not images of a class.
 
-    Example:
+    Examples:
         >>> data
         Data(digits: classification of 1 x 8 x 8 inputs, 10 outputs; train 1,294, validation 144, test 359)
         >>> [len(y) for _, y in data.batches("test", 100)]
@@ -130,7 +130,7 @@ class Data:
         Raises:
             DataError: If there is no such split.
 
-        Example:
+        Examples:
             >>> x, y = next(iter(data.batches("test", 50, limit=20)))
             >>> tuple(x.shape)
             (20, 1, 8, 8)

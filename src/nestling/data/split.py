@@ -24,7 +24,7 @@ class Split:
     Raises:
         ShapeError: If there are not as many targets as inputs.
 
-    Example:
+    Examples:
         >>> examples = nl.data.Split(torch.rand(6, 3), torch.arange(6))
         >>> examples.subset(torch.tensor([4, 0])).targets.tolist(), len(examples.drawn(2))
         ([4, 0], 2)

@@ -53,7 +53,7 @@ def data_record(data: Data | Mapping[str, Any] | None) -> dict[str, Any]:
     Returns:
         The record, with values that JSON can hold; empty for None.
 
-    Example:
+    Examples:
         >>> record = nl.delivery.data_record(data)
         >>> record["input_shape"], record["as_bytes"], record["classes"][:2]
         ([1, 8, 8], True, ['0', '1'])
@@ -84,7 +84,7 @@ def described(
 ) -> dict[str, Any]:
     """What is known of a plain network, as JSON has it; ``cut`` is the cut of ``nested`` that was ``asked`` for.
 
-    Example:
+    Examples:
         >>> described(small, Known(run.data), nl.cost(run.nested, cut), run.nested, cut)["classes"]
         ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9']
     """

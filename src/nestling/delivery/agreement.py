@@ -22,7 +22,7 @@ class Agreement:
             classes.
         largest: The largest difference of an entry, for each output of real numbers.
 
-    Example:
+    Examples:
         >>> print(nl.delivery.Agreement(64, 0.984375, {"probs": 0.021}))
         of 64 held-out examples 98.44% keep their class, largest differences: probs 0.021
     """

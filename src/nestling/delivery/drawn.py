@@ -43,7 +43,7 @@ def drawn_graph(
     Raises:
         NestlingError: If nothing is drawn, or the network can't run with open batches.
 
-    Example:
+    Examples:
         >>> graph = nl.delivery.drawn_graph(nested, 0.5)
         >>> noise = nl.runtime.noise_for(graph.about["noise"], seed=0, batch=len(images))
         >>> probs, entropy, aleatoric, epistemic = graph.module(images, torch.from_numpy(noise))

@@ -40,7 +40,7 @@ class Exported:
             file is of the whole network, or was not compared.
         widths: Of a file of several widths the milliseconds of each, by the name of its cut.
 
-    Example:
+    Examples:
         >>> exported.files[0].name, exported.difference < 1e-4, exported.about["name"]
         ('digits.onnx', True, '0.5')
     """
@@ -116,7 +116,7 @@ def export(
         RunError: If nothing can be written there.
         NestlingError: If the file's answers are not torch's; then nothing is written.
 
-    Example:
+    Examples:
         >>> nl.export(run, "quarter.onnx", cut=0.25, compare=False)
         quarter.onnx: ... bytes, ... ms for one example here; at most ... from torch, relative to the largest answer
     """

@@ -69,7 +69,7 @@ def write_hub(network: Run | Nested, folder: str | PathLike[str], *, licence: st
         RunError: If the folder can't be written, or a file of the run is damaged.
         ArgumentError: If the folder is that of the run.
 
-    Example:
+    Examples:
         >>> place = nl.delivery.write_hub(run, "digits-hub", licence="apache-2.0")
         >>> sorted(path.name for path in place.iterdir())[:3]
         ['README.md', 'calibration.json', 'config.json']
@@ -112,7 +112,7 @@ def load_hub(
         RunError: If a file is damaged, or no nested network of nestling's.
         ArgumentError: If a repository is to be fetched, and huggingface_hub is not installed.
 
-    Example:
+    Examples:
         >>> again = nl.delivery.load_hub(nl.delivery.write_hub(nested, "digits-shared"))
         >>> torch.equal(again(images), nested(images))
         True
@@ -148,7 +148,7 @@ def push_hub(folder: str | PathLike[str], repository: str, *, private: bool = Tr
         RunError: If the folder holds no such network.
         ArgumentError: If huggingface_hub is not installed.
 
-    Example:
+    Examples:
         >>> nl.delivery.push_hub("digits-hub", "me/digits-nested")  # doctest: +SKIP
         'https://huggingface.co/me/digits-nested'
     """

@@ -48,7 +48,7 @@ def to_int8(
         ArgumentError: If there are no examples, or the file has no layer to quantise.
         NestlingError: If fewer examples agree than they must; then nothing is written.
 
-    Example:
+    Examples:
         >>> pixels = data.train.inputs.numpy()  # bytes (N, 1, 8, 8), as the file takes them
         >>> batches = [{"images": pixels[start : start + 64]} for start in range(0, 640, 64)]
         >>> nl.delivery.to_int8("digits.onnx", "digits-int8.onnx", batches[:8], batches[8:], least_agreement=0.8)

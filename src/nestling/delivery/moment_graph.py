@@ -56,7 +56,7 @@ def moments_graph(
     Raises:
         NestlingError: If nothing is drawn, or an operation has no rule: the error names it.
 
-    Example:
+    Examples:
         >>> graph = nl.delivery.moments_graph(nested, 0.5)
         >>> probs, entropy, aleatoric, epistemic = graph.module(images)
         >>> tuple(probs.shape)

@@ -51,7 +51,7 @@ def to_packed(
         ArgumentError: If there are no examples, or none of the weights is in the file.
         NestlingError: If fewer examples agree than they must; then nothing is written.
 
-    Example:
+    Examples:
         >>> bits = nl.nest(module, example, kinds=("bit",), weights=None, order="uniform")
         >>> _ = nl.export(bits, "bits.onnx", cut=0.5, compare=False)
         >>> batches = [{"images": images.numpy()}]

@@ -30,7 +30,7 @@ class Quantised:
         layers: What each layer computes in, or how each weight is stored, by name.
         agreement: How far the answers are from those in float, on held-out examples.
 
-    Example:
+    Examples:
         >>> batches = [{"images": data.train.inputs[:64].numpy()}, {"images": data.train.inputs[64:128].numpy()}]
         >>> made = nl.delivery.to_int8("digits.onnx", "tiny.onnx", batches[:1], batches[1:], least_agreement=0.5)
         >>> made.file.name, made.agreement.num_examples, set(made.layers.values()) <= {"in int8", "in float32"}

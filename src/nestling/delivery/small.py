@@ -47,7 +47,7 @@ class SmallNetwork(PlainGraph):
         hidden: The names of tensors that are left out of its state.
         shared: Names that stand for the same tensor.
 
-    Example:
+    Examples:
         >>> about = nl.delivery.small_record(run.data, nested.likelihood, run.calibration(0.5))
         >>> small = nl.delivery.save_small(nl.extract(nested, 0.5), nested.example, "small", about)
         >>> answer = small.predict(data.test.inputs[:5])  # bytes, as they are in files
@@ -111,7 +111,7 @@ def save_small(
     Raises:
         TraceError: The network has something that a graph in JSON can't hold.
 
-    Example:
+    Examples:
         >>> half = nl.extract(nested, 0.5)
         >>> small = nl.delivery.save_small(half, nested.example, "small", nl.delivery.small_record(run.data))
         >>> torch.allclose(small(images), half(images))
@@ -166,7 +166,7 @@ def load_small(folder: str | PathLike[str], num_pairs: int = NUM_PAIRS) -> Small
     Raises:
         RunError: The folder is damaged, foreign, or of a version that wrote programs for torch to unpickle.
 
-    Example:
+    Examples:
         >>> about = nl.delivery.small_record(run.data)
         >>> _ = nl.delivery.save_small(nl.extract(nested, 0.5), nested.example, "small", about)
         >>> small = nl.load_small("small")

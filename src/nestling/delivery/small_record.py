@@ -34,7 +34,7 @@ def small_record(
     Returns:
         The record, which ``save_small`` takes.
 
-    Example:
+    Examples:
         >>> about = nl.delivery.small_record(run.data, nested.likelihood, run.calibration(0.5))
         >>> about["data"]["name"], len(about["classes"]), sorted(about)[:3]
         ('digits', 10, ['calibration', 'classes', 'data'])

@@ -23,7 +23,7 @@ def log_uniform_kl(log_alpha: Tensor) -> Tensor:
     Returns:
         The divergence of each weight in nats, in the same shape.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import log_uniform_kl
         >>> log_uniform_kl(torch.tensor([-5.0, 0.0, 20.0])) > 1e-6  # much for a certain weight, none for pure noise
         tensor([ True,  True, False])
@@ -40,7 +40,7 @@ def molchanov_kl(log_alpha: Tensor) -> Tensor:
     Returns:
         The approximate divergence of each weight in nats, in the same shape.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import log_uniform_kl, molchanov_kl
         >>> values = torch.linspace(-8, 8, 50)
         >>> bool((molchanov_kl(values) - log_uniform_kl(values)).abs().max() < 0.01)
@@ -65,7 +65,7 @@ def bn3_regulariser(log_alpha: Tensor, amplitude: float = 0.7294) -> Tensor:
     Returns:
         The regulariser of each weight, in the same shape.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import bn3_regulariser
         >>> bn3_regulariser(torch.tensor([-3.0, 1.0])) < 0
         tensor([False,  True])
@@ -84,7 +84,7 @@ def bn3_refitted_regulariser(log_alpha: Tensor) -> Tensor:
     Returns:
         The regulariser of each weight, in the same shape.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import bn3_refitted_regulariser, log_uniform_kl
         >>> values = torch.linspace(-5, 0.5, 50)
         >>> gap = bn3_refitted_regulariser(values) - log_uniform_kl(values)
@@ -104,7 +104,7 @@ def hierarchical_kl(log_alpha: Tensor) -> Tensor:
     Returns:
         The divergence of each in nats, in the same shape.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import hierarchical_kl
         >>> hierarchical_kl(torch.tensor(0.0)).item()  # log(2) / 2
         0.3465...
@@ -126,7 +126,7 @@ def gaussian_kl(mean: Tensor, log_variance: Tensor, prior_std: float) -> Tensor:
     Raises:
         RangeError: If the standard deviation is not positive.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import gaussian_kl
         >>> gaussian_kl(torch.tensor(1.0), torch.tensor(0.0), prior_std=1.0).item()
         0.5
@@ -153,7 +153,7 @@ def kumaraswamy_beta_kl(a: Tensor, b: Tensor, c: float) -> Tensor:
     Raises:
         RangeError: If c is not positive.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import kumaraswamy_beta_kl
         >>> abs(kumaraswamy_beta_kl(torch.tensor(2.0), torch.tensor(1.0), c=2.0).item()) < 1e-6  # the same distribution
         True
@@ -179,7 +179,7 @@ def truncated_log_normal_kl(mean: Tensor, log_std: Tensor, low: float, high: flo
     Raises:
         RangeError: If the bounds are not in order.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import truncated_log_normal_kl
         >>> wide = truncated_log_normal_kl(torch.tensor(-10.0), torch.tensor(6.0), low=-20.0, high=0.0)
         >>> abs(wide.item()) < 1e-3  # so wide that it is uniform within the bounds
@@ -206,7 +206,7 @@ def bernoulli_kl(logits: Tensor, prior_prob: float) -> Tensor:
     Raises:
         RangeError: If the prior's probability is 0, 1 or outside.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import bernoulli_kl
         >>> bernoulli_kl(torch.tensor([0.0, 30.0]), prior_prob=0.5)  # none, and log(2)
         tensor([0.0000, 0.6931])
@@ -229,7 +229,7 @@ def categorical_kl(log_q: Tensor, log_p: Tensor) -> Tensor:
     Returns:
         The divergences (...) in nats.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import categorical_kl
         >>> q, p = torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.5])
         >>> categorical_kl(q.log(), p.log()).item(), categorical_kl(p.log(), q.log()).item()

@@ -45,7 +45,7 @@ def names() -> tuple[str, ...]:
     Returns:
         The names, those of fully connected networks first.
 
-    Example:
+    Examples:
         >>> "vgg11" in nl.models.names()
         True
     """
@@ -68,7 +68,7 @@ def build(name: str, **options: Any) -> nn.Module:  # noqa: ANN401
     Raises:
         ArgumentError: If there is no such network, or it does not take one of the options.
 
-    Example:
+    Examples:
         >>> net = nl.models.build("vgg11", width=0.125, num_classes=4)
         >>> tuple(net(torch.zeros(2, 3, 32, 32)).shape)
         (2, 4)
@@ -91,7 +91,7 @@ def options_for(name: str, input_shape: Sequence[int], num_outputs: int) -> dict
     Raises:
         ArgumentError: If there is no such network.
 
-    Example:
+    Examples:
         >>> nl.models.options_for("mlp", data.input_shape, data.num_outputs)
         {'in_features': 64, 'num_classes': 10}
     """
@@ -118,7 +118,7 @@ def example_shape(name: str) -> tuple[int, ...]:
     Raises:
         ArgumentError: If there is no such network.
 
-    Example:
+    Examples:
         >>> nl.models.example_shape("vgg11")
         (3, 32, 32)
     """

@@ -16,7 +16,7 @@ class LeNet5Caffe(nn.Module):
         in_channels: 1 for grey images, 3 for colour.
         width: Multiplies the channels (20 and 50) and the hidden units (500), to the next whole number.
 
-    Example:
+    Examples:
         >>> net = nl.models.LeNet5Caffe()
         >>> tuple(net(torch.zeros(2, 1, 28, 28)).shape), sum(p.numel() for p in net.parameters())
         ((2, 10), 431080)

@@ -17,7 +17,7 @@ class MLP(nn.Module):
         num_classes: The number of outputs: logits, or numbers.
         width: Multiplies the hidden units.
 
-    Example:
+    Examples:
         >>> net = nl.models.MLP((64, 32), in_features=64)
         >>> tuple(net(torch.zeros(5, 1, 8, 8)).shape)
         (5, 10)
@@ -48,7 +48,7 @@ def LeNet300(*, in_features: int = 784, num_classes: int = 10, width: float = 1.
     Returns:
         An ``MLP`` with hidden layers of 300 and 100 units.
 
-    Example:
+    Examples:
         >>> sum(p.numel() for p in nl.models.LeNet300().parameters())
         266610
     """
@@ -66,7 +66,7 @@ def LeNet500(*, in_features: int = 784, num_classes: int = 10, width: float = 1.
     Returns:
         An ``MLP`` with hidden layers of 500 and 300 units.
 
-    Example:
+    Examples:
         >>> [layer.out_features for layer in nl.models.LeNet500().layers if isinstance(layer, torch.nn.Linear)]
         [500, 300, 10]
     """

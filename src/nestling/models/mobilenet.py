@@ -22,7 +22,7 @@ class MobileNetV2(nn.Module):
         in_channels: Channels of an image.
         width: Multiplies the channels of every layer.
 
-    Example:
+    Examples:
         >>> net = nl.models.MobileNetV2(width=0.25).eval()
         >>> tuple(net(torch.zeros(1, 3, 32, 32)).shape)
         (1, 10)

@@ -21,7 +21,7 @@ class ResNet(nn.Module):
     Raises:
         ArgumentError: If the depth is not 6n + 2.
 
-    Example:
+    Examples:
         >>> net = nl.models.ResNet(20, width=0.5)
         >>> tuple(net(torch.zeros(2, 3, 32, 32)).shape), len(net.blocks)
         ((2, 10), 9)

@@ -21,7 +21,7 @@ class ResNeXtCifar(nn.Module):
         width: Multiplies the channels of a path.
         stream: Multiplies the channels of the residual stream between the bottlenecks.
 
-    Example:
+    Examples:
         >>> net = nl.models.ResNeXtCifar(cardinality=2, base_width=4, stream=0.125)
         >>> tuple(net(torch.zeros(2, 3, 32, 32)).shape), len(net.blocks)
         ((2, 10), 9)

@@ -22,7 +22,7 @@ class Source:
         name: The name of a network, or ``package.module:function``.
         options: What was passed to its constructor, as JSON can hold it.
 
-    Example:
+    Examples:
         >>> nl.models.Source("mlp", {"hidden": [64, 32]}).is_code, nl.models.Source("mine.nets:small", {}).is_code
         (False, True)
     """
@@ -45,7 +45,7 @@ def source_of(module: nn.Module) -> Source | None:
     Returns:
         The name and the options; None for a network that was made in another way.
 
-    Example:
+    Examples:
         >>> nl.models.source_of(module).name, nl.models.source_of(torch.nn.Linear(2, 2)) is None
         ('mlp', True)
     """

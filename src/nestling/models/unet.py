@@ -23,7 +23,7 @@ class UNet(nn.Module):
     Raises:
         ShapeError: On use, if a side of the images can't be halved at every level.
 
-    Example:
+    Examples:
         >>> net = nl.models.UNet((4, 8, 8))
         >>> tuple(net(torch.zeros(2, 1, 16, 24)).shape)
         (2, 1, 16, 24)

@@ -22,7 +22,7 @@ class VGG11(nn.Module):
         in_channels: Channels of an image, whose sides are 32 or more.
         width: Multiplies the channels of the convolutions.
 
-    Example:
+    Examples:
         >>> tuple(nl.models.VGG11(width=0.125)(torch.zeros(2, 3, 32, 32)).shape)
         (2, 10)
     """
@@ -47,7 +47,7 @@ class VGG16Like(nn.Module):
         in_channels: Channels of an image, whose sides are 32 or more.
         width: Multiplies the channels of the convolutions and the units of the dense layer.
 
-    Example:
+    Examples:
         >>> tuple(nl.models.VGG16Like(width=0.125)(torch.zeros(2, 3, 32, 32)).shape)
         (2, 10)
     """

@@ -111,7 +111,7 @@ def nest(
         ArgumentError: If an option, the example or the network can't be used.
         TraceError: If the network's graph can't be recorded.
 
-    Example:
+    Examples:
         >>> new = nl.nest(module, example, num_blocks=8)
         >>> with new.eval().at(0.5):
         ...     logits = new(images)

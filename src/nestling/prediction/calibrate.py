@@ -93,7 +93,7 @@ def calibrate(
     Raises:
         ArgumentError: If there are too few examples for a coverage, or a coverage is not between 0 and 1.
 
-    Example:
+    Examples:
         >>> calibrations = nl.calibrate(nested, loader, cut=(0.5, 1.0), coverage=0.9)
         >>> p = nl.predict(nested, images, cut=0.5, calibration=calibrations[0])
         >>> tuple(p.sets(0.9).shape)

@@ -24,7 +24,7 @@ class Calibration:
     Raises:
         ArgumentError: If a number is not positive and finite, or a coverage is not between 0 and 1.
 
-    Example:
+    Examples:
         >>> calibration = nl.calibrate(nested, loader, cut=0.5, coverage=(0.8, 0.9))
         >>> sorted(calibration.thresholds), calibration.num_examples
         ([0.8, 0.9], 144)

@@ -104,7 +104,7 @@ class Categorical(_Classes):
 
     Masks by R raters are labels (B, R, H, W).
 
-    Example:
+    Examples:
         >>> likelihood = nl.prediction.Categorical()
         >>> likelihood.log_prob(torch.tensor([[0.0, 0.0]]), torch.tensor([1])).exp().item()
         0.5
@@ -133,7 +133,7 @@ class Categorical(_Classes):
 class Bernoulli(_Classes):
     """One logit (B, 1, ...) of class 1 against class 0, with labels as for ``Categorical``.
 
-    Example:
+    Examples:
         >>> likelihood = nl.prediction.Bernoulli()
         >>> likelihood.log_prob(torch.tensor([[0.0]]), torch.tensor([1])).exp().item(), likelihood.outputs_for(2)
         (0.5, 1)

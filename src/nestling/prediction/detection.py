@@ -19,7 +19,7 @@ class Detection:
         base_rate: The share of out-of-distribution examples among all.
         bounds: The 95 % interval of both areas over the examples, by name.
 
-    Example:
+    Examples:
         >>> noise = [(torch.randn(50, 1, 8, 8), None)]
         >>> scores = nl.evaluate(nested, loader, ood=noise)
         >>> sorted(scores.by), round(scores.by["entropy"].base_rate, 3)

@@ -99,7 +99,7 @@ def evaluate(
     Raises:
         ArgumentError: If the loader is empty, can't be read once per cut, or a calibration is of another cut.
 
-    Example:
+    Examples:
         >>> half, whole = nl.evaluate(nested, loader, cut=(0.5, 1.0))
         >>> half.count, 0 <= whole.accuracy <= 1, "ece" in whole.to_dict()
         (144, True, True)

@@ -163,7 +163,7 @@ class Gaussian(_Normal):
     Raises:
         ArgumentError: If a number is not finite, a deviation is not positive, or their counts differ.
 
-    Example:
+    Examples:
         >>> prices = 500 + 100 * torch.randn(300, 1)
         >>> likelihood = nl.prediction.Gaussian().fitted(prices)  # what nl.train does by itself
         >>> 450 < likelihood.center.item() < 550, 80 < likelihood.scale.item() < 120
@@ -224,7 +224,7 @@ class HeteroscedasticGaussian(_Normal):
     Raises:
         ShapeError: On use, if the output has an odd number of entries per example.
 
-    Example:
+    Examples:
         >>> likelihood = nl.prediction.HeteroscedasticGaussian(center=5.0, scale=2.0)
         >>> mean, log_variance = likelihood.moments(torch.zeros(4, 2), axis=1)
         >>> mean[0].item(), round(log_variance[0].exp().item(), 3)

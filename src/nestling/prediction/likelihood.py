@@ -24,7 +24,7 @@ class Likelihood(Learned, ABC):
     Attributes:
         name: What ``likelihood=`` takes for it.
 
-    Example:
+    Examples:
         >>> nested.likelihood.name, nested.likelihood.targets
         ('categorical', 'classes')
         >>> nested.likelihood.nll(torch.zeros(4, 10), torch.tensor([0, 1, 2, 3])).item()  # log(10)

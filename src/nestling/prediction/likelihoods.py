@@ -23,7 +23,7 @@ def likelihood_named(name: str | Likelihood) -> Likelihood:
     Raises:
         ArgumentError: If there is none of that name.
 
-    Example:
+    Examples:
         >>> nl.prediction.likelihood_named("gaussian").targets
         'numbers'
     """
@@ -55,7 +55,7 @@ def likelihood_from(saved: Mapping[str, Any]) -> Likelihood:
     Raises:
         ArgumentError: If there is none of that name.
 
-    Example:
+    Examples:
         >>> saved = nl.prediction.Gaussian(std=0.5, center=0.0, scale=1.0).to_dict()
         >>> nl.prediction.likelihood_from(saved).std.tolist()
         [0.5]

@@ -68,7 +68,7 @@ def predict(
     Raises:
         ArgumentError: If the cut, the calibration or an option does not fit the network.
 
-    Example:
+    Examples:
         >>> p = nl.predict(nested, images, cut=0.5, samples=10, seed=0)
         >>> tuple(p.probs.shape), tuple(p.entropy.shape), bool((p.epistemic >= 0).all())
         ((100, 10), (100,), True)

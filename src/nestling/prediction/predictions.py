@@ -25,7 +25,7 @@ class Prediction(ABC):
     Attributes:
         thresholds: The largest nonconformity within a conformal set, by coverage; empty without a calibration.
 
-    Example:
+    Examples:
         >>> p = nl.predict(nested, images)
         >>> torch.allclose(p.total, p.aleatoric + p.epistemic, atol=1e-5), tuple(p.total.shape)
         (True, (100,))
@@ -97,7 +97,7 @@ class ClassPrediction(Prediction):
         expected_entropy: The mean entropy (B, ...) of one weight sample, which is the aleatoric part.
         sample_probs: Probabilities (S, B, C, ...) of each weight sample; None unless ``keep_samples`` asked for them.
 
-    Example:
+    Examples:
         >>> p = nl.predict(nested, images, calibration=run.calibration(1.0), keep_samples=True)
         >>> tuple(p.probs.shape), tuple(p.samples.shape), tuple(p.labels.shape)
         ((100, 10), (6, 100, 10), (100,))
@@ -124,7 +124,7 @@ class ClassPrediction(Prediction):
         Returns:
             The averaged prediction.
 
-        Example:
+        Examples:
             >>> p = nl.prediction.ClassPrediction.from_logits(torch.zeros(6, 2, 4), thresholds={})
             >>> p.probs[0].tolist()
             [0.25, 0.25, 0.25, 0.25]
@@ -223,7 +223,7 @@ class RegressionPrediction(Prediction):
         sample_log_variances: The logarithm of the noise's variance, in the same shape.
         keep_samples: Whether ``samples`` gives the means; otherwise it is None.
 
-    Example:
+    Examples:
         >>> linear = torch.nn.Linear(3, 1)
         >>> p = nl.predict(linear, torch.zeros(5, 3), likelihood=nl.prediction.Gaussian(std=2.0))
         >>> tuple(p.mean.shape), p.std[0].item(), p.epistemic.max().item()

@@ -15,7 +15,7 @@ class Reliability:
         accuracy: The share of right answers in each bin, zero where a bin is empty.
         count: The number of answers in each bin.
 
-    Example:
+    Examples:
         >>> curve = nl.evaluate(nested, loader, num_bins=5).reliability
         >>> len(curve.count), sum(curve.count), 0 <= curve.ece <= 1
         (5, 144, True)

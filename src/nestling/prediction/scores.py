@@ -18,7 +18,7 @@ class SetScores:
         coverage: The share of sets that contain the true target.
         size: The mean number of classes in a set, or the mean length of an interval.
 
-    Example:
+    Examples:
         >>> scores = nl.evaluate(nested, loader, calibration=run.calibration(1.0))
         >>> 0 <= scores.sets[0.9].coverage <= 1, scores.sets[0.9].size <= 10
         (True, True)
@@ -40,7 +40,7 @@ class Scores(ABC):
         sets: How well the conformal sets of a calibration did, by the coverage that they were made for.
         bounds: The 95 % interval of each score over the test set, by its name.
 
-    Example:
+    Examples:
         >>> scores = nl.evaluate(nested, loader, cut=0.5)
         >>> low, high = scores.bounds["accuracy"]
         >>> low <= scores.accuracy <= high, scores.auroc is None
@@ -106,7 +106,7 @@ class ClassScores(Scores):
         dice: Dice coefficient of the most probable masks; None without pixels.
         ged: Squared energy distance between sampled masks and those of the raters; None without pixels.
 
-    Example:
+    Examples:
         >>> scores = nl.evaluate(nested, loader)
         >>> scores.count, 0 <= scores.accuracy <= 1, scores.iou is None
         (144, True, True)
@@ -148,7 +148,7 @@ class RegressionScores(Scores):
         intervals: For each nominal probability, the share of targets in the central interval of the Gaussian with the
             predicted mean and standard deviation.
 
-    Example:
+    Examples:
         >>> linear, pairs = torch.nn.Linear(3, 1), [(torch.randn(20, 3), torch.randn(20, 1))]
         >>> scores = nl.evaluate(linear, pairs, likelihood=nl.prediction.Gaussian(std=1.0))
         >>> scores.count, scores.rmse > 0, len(scores.intervals)

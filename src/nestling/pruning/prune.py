@@ -112,7 +112,7 @@ def prune(
         BudgetError: If even the smallest network costs more than ``under``.
         RunError: If ``out`` can't be written, or holds another pruning.
 
-    Example:
+    Examples:
         >>> short = nl.Recipe(epochs=1, cuts=(1.0,))
         >>> pruned = nl.prune(module, example, data, "log_normal", recipe=short, under={"macs": "0.5x"}, quiet=True)
         >>> pruned.after.macs <= pruned.before.macs / 2, tuple(pruned.network(images).shape)

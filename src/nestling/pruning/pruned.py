@@ -30,7 +30,7 @@ class LayerReport:
         kept: How many of its weights or units are kept.
         total: How many it had.
 
-    Example:
+    Examples:
         >>> from nestling.pruning import LayerReport
         >>> LayerReport("layers.1", kept=24, total=32).sparsity
         0.25
@@ -73,7 +73,7 @@ class Pruned:
         advice: Why little was pruned, or a budget is not kept, and what to change; else empty.
         example: What the network is called with.
 
-    Example:
+    Examples:
         >>> short = nl.Recipe(epochs=1, cuts=(1.0,))
         >>> pruned = nl.prune(module, example, data, "vbd", recipe=short, quiet=True)
         >>> pruned.method, pruned.structure, len(pruned.layers)

@@ -28,7 +28,7 @@ class SparseLinear(nn.Module):
         bias: The bias (out_features,), if there is one.
         as_rows: Multiply sparse rows, or the whole matrix; None takes what is faster for this size and share of zeros.
 
-    Example:
+    Examples:
         >>> from nestling.pruning import SparseLinear
         >>> weight = torch.eye(64)
         >>> layer = SparseLinear(weight)
@@ -119,7 +119,7 @@ def to_sparse(network: nn.Module, below: float = 0.5) -> nn.Module:
     Raises:
         ArgumentError: If the share is not between 0 and 1.
 
-    Example:
+    Examples:
         >>> from nestling.pruning import to_dense, to_sparse
         >>> linear = torch.nn.Linear(8, 4)
         >>> linear.weight.data[:, 2:] = 0
@@ -143,7 +143,7 @@ def to_dense(network: nn.Module) -> nn.Module:
     Returns:
         The copy, with ``nn.Linear`` layers, whose zeros are stored.
 
-    Example:
+    Examples:
         >>> from nestling.pruning import SparseLinear, to_dense
         >>> plain = to_dense(torch.nn.Sequential(SparseLinear(torch.eye(3))))
         >>> plain[0].weight.tolist()[0]

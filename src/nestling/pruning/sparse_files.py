@@ -31,7 +31,7 @@ def save_pruned(network: nn.Module, path: str | PathLike[str]) -> int:
     Raises:
         RunError: If nothing can be written there.
 
-    Example:
+    Examples:
         >>> nl.save_pruned(module, "module.safetensors") > 0
         True
     """
@@ -64,7 +64,7 @@ def load_pruned(path: str | PathLike[str], module: nn.Module, *, sparse: bool = 
     Raises:
         RunError: If the file is damaged, or of another network.
 
-    Example:
+    Examples:
         >>> _ = nl.save_pruned(nl.extract(nested, 0.5), "half.safetensors")
         >>> half = nl.load_pruned("half.safetensors", module)
         >>> tuple(half(images).shape)

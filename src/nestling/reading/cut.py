@@ -14,7 +14,7 @@ class Cut:
     Args:
         widths: A pair (name, number of blocks) for every group that can be cut, in the order of the groups.
 
-    Example:
+    Examples:
         >>> cut = curve.under(macs="0.5x")
         >>> again = nl.Cut(tuple(cut.as_dict().items()))
         >>> again == cut, cut["layers.1"] == cut.as_dict()["layers.1"]

@@ -24,7 +24,7 @@ class Slice:
         rows: Their places (size, rows per unit), one line per unit.
         reads: Whether these rows read the units, and do not produce them.
 
-    Example:
+    Examples:
         >>> piece = nested.groups["layers.1"].slices[0]
         >>> piece.axis, tuple(piece.rows.shape)
         (0, (32, 1))
@@ -55,7 +55,7 @@ class Group:
         drops: For a group of layers, the residual branch of each of its units; such a group has no slices.
         quantises: For a group of bits, the tensors that it quantises; such a group has no slices.
 
-    Example:
+    Examples:
         >>> group = nested.groups["layers.1"]
         >>> group.kind, group.size, group.num_blocks, group.units(3)
         ('neuron', 32, 8, 12)
@@ -103,7 +103,7 @@ class Groups(Sequence[Group]):
     Raises:
         ArgumentError: On use, if there is no group of a name.
 
-    Example:
+    Examples:
         >>> print(nested.groups)
         group     kind    units  blocks  always  tensors  note
         ------------------------------------------------------

@@ -22,7 +22,7 @@ class Bits:
     Raises:
         ArgumentError: If an entry is not one of the choices.
 
-    Example:
+    Examples:
         >>> bits = nl.nest(module, example, kinds=("bit",), weights=None, bits=nl.Bits(ends=True))
         >>> {group.kind for group in bits.groups.free}
         {'bit'}

@@ -26,7 +26,7 @@ def answers(prediction: Prediction, names: Sequence[str], classes: Sequence[str]
     Returns:
         The header, and the rows.
 
-    Example:
+    Examples:
         >>> from nestling.report import answers
         >>> header, rows = answers(p, [f"image {number}" for number in range(100)], data.classes, 0.9)
         >>> header
@@ -51,7 +51,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) 
     Raises:
         RunError: If nothing can be written there.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from nestling.report import write_csv
         >>> write_csv(Path("answers.csv"), ["input", "class"], [["a.png", "7"]])

@@ -19,7 +19,7 @@ def cascade_table(cascade: Cascade, scores: CascadeScores, comparison: Compariso
     Returns:
         The text that ``nestling cascade`` prints.
 
-    Example:
+    Examples:
         >>> from nestling.report import cascade_table
         >>> print(cascade_table(casc, casc.evaluate(loader), casc.compare(loader)))
         stage  cut  threshold  reached  answered  accuracy %  MACs  ms
@@ -73,7 +73,7 @@ def draw_cascade(path: Path, comparison: Comparison) -> None:
     Raises:
         RunError: If nothing can be written there.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from nestling.report import draw_cascade
         >>> draw_cascade(Path("cascade.svg"), casc.compare(loader))

@@ -18,7 +18,7 @@ def curve_table(curve: Curve) -> str:
     Returns:
         The text that ``nestling search`` prints: what is kept, costs, score and NLL of each network.
 
-    Example:
+    Examples:
         >>> from nestling.report import curve_table
         >>> print(curve_table(curve))
           kept  parameters   MACs  bytes  accuracy %     NLL
@@ -50,7 +50,7 @@ def draw_front(path: Path, curve: Curve) -> None:
     Raises:
         RunError: If nothing can be written there.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from nestling.report import draw_front
         >>> draw_front(Path("curve.svg"), curve)

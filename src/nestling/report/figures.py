@@ -25,7 +25,7 @@ class Series:
         sizes: The places on the axis of sizes, all above zero.
         values: The values at these sizes, by the name of the panel.
 
-    Example:
+    Examples:
         >>> from nestling.report import Series
         >>> Series("nested", [1e3, 4e3], {"accuracy %": [88.0, 91.5]}).label
         'nested'
@@ -49,7 +49,7 @@ def draw_curves(path: Path, series: Sequence[Series], panels: Sequence[str], *, 
     Raises:
         RunError: If nothing can be written there.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from nestling.report import Series, draw_curves
         >>> line = Series("nested", [1e3, 4e3], {"accuracy %": [88.0, 91.5]})

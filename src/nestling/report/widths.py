@@ -23,7 +23,7 @@ class WidthRow:
         scores: Its scores.
         calibrated: Its scores after temperature scaling; None if it was not calibrated.
 
-    Example:
+    Examples:
         >>> from nestling.report import score_widths
         >>> row = score_widths(nested, loader, [0.5])[0]
         >>> row.cut, row.kept, row.calibrated is None
@@ -70,7 +70,7 @@ def score_widths(
     Returns:
         One row per network, in the order of the cuts.
 
-    Example:
+    Examples:
         >>> from nestling.report import score_widths
         >>> rows = score_widths(nested, loader, [0.25, 1.0], calibrations=run.calibrations)
         >>> [row.cut for row in rows], rows[0].cost.params < rows[1].cost.params
@@ -111,7 +111,7 @@ def widths_table(rows: Sequence[WidthRow]) -> str:
     Returns:
         The table that ``nestling evaluate`` prints.
 
-    Example:
+    Examples:
         >>> from nestling.report import score_widths, widths_table
         >>> print(widths_table(score_widths(nested, loader, [0.5])))
         cut   kept  parameters  MACs ...

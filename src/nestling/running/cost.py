@@ -32,7 +32,7 @@ class Cost:
         bytes: Bytes of parameters and buffers, quantised weights packed.
         latency_ms: Median milliseconds of a forward pass on this device; None if it was not measured.
 
-    Example:
+    Examples:
         >>> half, whole = nl.cost(nested, 0.5), nl.cost(nested, 1.0)
         >>> half.macs < whole.macs, whole.params, whole.latency_ms is None
         (True, 2778, True)
@@ -67,7 +67,7 @@ def cost(
     Raises:
         ArgumentError: If the cut or a number can't be used.
 
-    Example:
+    Examples:
         >>> nl.cost(nested, {"layers.1": 4}).params < nl.cost(nested, 1.0).params
         True
     """

@@ -27,7 +27,7 @@ def extract(nested: Nested, cut: float | Mapping[str, int] | Cut, *, uncertainty
         ArgumentError: If the cut can't be used.
         NestlingError: If the small network's answers differ from those of the nested one.
 
-    Example:
+    Examples:
         >>> small = nl.extract(nested, 0.5)
         >>> with nested.at(0.5):
         ...     same = torch.allclose(small(images), nested(images), atol=1e-5)

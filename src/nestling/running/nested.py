@@ -49,7 +49,7 @@ class Nested(Moving):
         drawn: The cut of the last call in train mode.
         made_with: The options of ``nest``; None if they contain code.
 
-    Example:
+    Examples:
         >>> with nested.at(0.5):
         ...     half = nested(images)
         >>> torch.equal(half, nested(images)), nested.cut.num_blocks

@@ -46,7 +46,7 @@ def recalibrate(
     Raises:
         ArgumentError: If the loader has no batch, or the cut can't be used.
 
-    Example:
+    Examples:
         >>> colours = torch.randn(8, 3, 32, 32)
         >>> convolutional = nl.nest(nl.models.build("vgg11", width=0.125), colours[:2], num_blocks=4)
         >>> nl.recalibrate(convolutional, [colours], 0.5)

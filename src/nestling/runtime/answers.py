@@ -22,7 +22,7 @@ class Answers:
         outputs: The arrays of the file by name, each with the batch first.
         about: The record of the file: classes, thresholds, calibration.
 
-    Example:
+    Examples:
         >>> answers = nl.runtime.open("digits.onnx").predict(data.test.inputs[:2].numpy())
         >>> len(answers), sorted(answers.uncertainty), answers["probs"].shape
         (2, ['entropy'], (2, 10))

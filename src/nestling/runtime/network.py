@@ -41,7 +41,7 @@ def open(path: str | PathLike[str], cut: Cut | None = None, *, threads: int | No
         ArgumentError: If there is no runtime for such a file, it is not installed, or the file has no such cut.
         RunError: If the file is not there, is damaged, or is not one of nestling's.
 
-    Example:
+    Examples:
         >>> network = nl.runtime.open("digits.onnx")
         >>> answers = network.predict(data.test.inputs[:3].numpy())  # as they are in the data, not normalised
         >>> answers.probs.shape, len(answers.names)
@@ -72,7 +72,7 @@ class Network:
         session: The file in its runtime.
         cut: The cut at which a file of several widths was opened; None for other files.
 
-    Example:
+    Examples:
         >>> network = nl.runtime.open("digits.onnx")
         >>> network.about["classes"][:3], network.about["inputs"][0]["shape"]
         (['0', '1', '2'], ['batch', 1, 8, 8])

@@ -18,7 +18,7 @@ class Session(ABC):
         inputs: The names of its input arrays, in order.
         outputs: The names of its output arrays, in order.
 
-    Example:
+    Examples:
         >>> session = nl.runtime.open("digits.onnx").session
         >>> session.outputs[0]
         'probs'

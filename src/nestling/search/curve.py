@@ -35,7 +35,7 @@ class Row:
         score: Accuracy; for numbers and masks the log-likelihood.
         log_likelihood: Mean log-likelihood in nats per labelled element.
 
-    Example:
+    Examples:
         >>> row = curve.row_under(macs="0.5x")
         >>> row.macs <= curve.rows[-1].macs / 2, row.latency_ms is None
         (True, True)
@@ -61,7 +61,7 @@ class Tried:
         cost: The cost that the search used.
         quality: Score and log-likelihood on the data of the search.
 
-    Example:
+    Examples:
         >>> whole = min(curve.tried, key=lambda tried: tried.removed)
         >>> whole.removed, len(curve.tried) >= len(curve.rows)
         (0, True)
@@ -85,7 +85,7 @@ class Curve:
         num_evaluations: How many cuts were scored.
         weights: A checksum of the weights that were searched; None in a curve of an earlier version.
 
-    Example:
+    Examples:
         >>> cut = curve.under(macs="0.5x")  # the best network with half of the multiply-adds
         >>> small = nl.extract(nested, cut)
         >>> from pathlib import Path
@@ -135,7 +135,7 @@ class Curve:
             BudgetError: If even the smallest network costs more.
             ArgumentError: If no budget is given, or the curve does not have that cost.
 
-        Example:
+        Examples:
             >>> nl.cost(nested, curve.under(macs="0.5x")).macs <= nl.cost(nested, 1.0).macs / 2
             True
         """

@@ -80,7 +80,7 @@ def search(
         ArgumentError: If a name or a number can't be used, or the loader can't be read more than once.
         RunError: If ``out`` can't be written, or holds scores of another search.
 
-    Example:
+    Examples:
         >>> curve = nl.search(nested, loader, cost="params", strategy="uniform", num_points=4)
         >>> len(curve.rows) <= 5, curve.rows[0].params < curve.rows[-1].params
         (True, True)

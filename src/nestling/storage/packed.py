@@ -26,7 +26,7 @@ class Packing:
         fewer: The statistics of the network's norms for each smaller number of pairs of levels. If it is given, the
             codes are packed so that the first of them are the codes of fewer pairs.
 
-    Example:
+    Examples:
         >>> small, about = nl.extract(nested, 0.5), nl.delivery.small_record(run.data)
         >>> saved = nl.delivery.save_small(small, nested.example, "small", about, nl.delivery.Packing())
         >>> tuple(saved(images).shape)

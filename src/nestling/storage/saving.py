@@ -42,7 +42,7 @@ def save(nested: Nested, folder: str | PathLike[str], *, notes: Mapping[str, Any
     Raises:
         RunError: If nothing can be written there.
 
-    Example:
+    Examples:
         >>> nl.save(nested, "networks/digits")
         >>> torch.equal(nl.load("networks/digits")(images), nested(images))
         True
@@ -83,7 +83,7 @@ def load(folder: str | PathLike[str], module: nn.Module | None = None, *, trust:
     Raises:
         RunError: If the folder is missing or damaged, or names code and is not trusted.
 
-    Example:
+    Examples:
         >>> again = nl.load("runs/digits")
         >>> again.training, len(again.groups) == len(nested.groups)
         (False, True)

@@ -37,7 +37,7 @@ def elbo(
     Raises:
         ArgumentError: If an option is none of a recipe's, or the batch does not fit the likelihood.
 
-    Example:
+    Examples:
         >>> new = nl.nest(module, example, num_blocks=8).train()
         >>> loss = nl.elbo(new, (images, labels), dataset_size=len(data.train))
         >>> loss.backward()
@@ -79,7 +79,7 @@ def elbo_terms(
     Raises:
         ArgumentError: If an option is none of a recipe's, or does not go with the likelihood.
 
-    Example:
+    Examples:
         >>> from nestling.training import elbo_terms
         >>> new = nl.nest(module, example, num_blocks=8).train()
         >>> terms = elbo_terms(new, (images, labels), dataset_size=len(data.train), kappa=0.1)

@@ -34,7 +34,7 @@ class Recipe:
     Raises:
         ArgumentError: If an entry is of the wrong type, out of range, or a name that does not exist.
 
-    Example:
+    Examples:
         >>> recipe = nl.Recipe(epochs=10, cuts=(0.25, 1.0))
         >>> recipe.but(seed=1).seed, nl.Recipe.from_dict(recipe.to_dict()) == recipe
         (1, True)

@@ -46,7 +46,7 @@ class Run:
         data: What is known of the data: name, input shape, classes, mean and standard deviation.
         folder: Where the run is stored; None for a run in memory.
 
-    Example:
+    Examples:
         >>> run
         Run(runs/digits: digits, categorical, epoch 8 of 8; 4 calibrated cuts)
         >>> run.log[-1]["epoch"], run.calibration(0.5).num_examples
@@ -108,7 +108,7 @@ def open_run(folder: str | PathLike[str], module: nn.Module | None = None, *, tr
     Raises:
         RunError: If a file is missing, damaged, or of another run; the message says which.
 
-    Example:
+    Examples:
         >>> again = nl.open_run("runs/digits")
         >>> torch.equal(again.nested(images), nested(images)), again.recipe == run.recipe
         (True, True)

@@ -62,7 +62,7 @@ class Terms:
         order_kl: The divergence of the orders from theirs, in nats.
         cuts: The cuts that were computed in this step.
 
-    Example:
+    Examples:
         >>> from nestling.training import elbo_terms
         >>> terms = elbo_terms(nl.nest(module, example).train(), (images, labels), dataset_size=1294)
         >>> terms.loss.requires_grad, terms.weight_kl.item() > 0

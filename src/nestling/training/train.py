@@ -80,7 +80,7 @@ def train(
         DivergenceError: If numbers became NaN or infinite; the message says where, and what to change.
         ArgumentError: If data, recipe and network do not fit each other.
 
-    Example:
+    Examples:
         >>> new = nl.nest(module, example, num_blocks=8)
         >>> short = nl.train(new, data, nl.Recipe(epochs=1, cuts=(0.5, 1.0)), quiet=True)
         >>> len(short.log), short.folder is None, len(short.calibrations)

@@ -32,7 +32,7 @@ class BetaBernoulli(RelaxedGate):
     Raises:
         RangeError: If a number is not positive or finite.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import BetaBernoulli
         >>> gate = BetaBernoulli(5)
         >>> z = gate.sample(torch.zeros(7, 5))
@@ -99,7 +99,7 @@ def kumaraswamy_mean(a: Tensor, b: Tensor) -> Tensor:
     Returns:
         The mean of each entry, between 0 and 1.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import kumaraswamy_mean
         >>> round(kumaraswamy_mean(torch.tensor(1.0), torch.tensor(1.0)).item(), 4)  # uniform
         0.5

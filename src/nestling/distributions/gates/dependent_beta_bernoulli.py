@@ -25,7 +25,7 @@ class DependentBetaBernoulli(Gate):
     Args:
         gate: The beta-Bernoulli gate of the first stage.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import BetaBernoulli, DependentBetaBernoulli
         >>> gate = DependentBetaBernoulli(BetaBernoulli(5)).eval()
         >>> tuple(gate.keep_for(torch.randn(7, 5)).shape)  # each input keeps units of its own

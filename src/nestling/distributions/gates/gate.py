@@ -21,7 +21,7 @@ class Gate(Learned, ABC):
     Attributes:
         num_units: The number of neurons or channels.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import BernoulliGate, Gate
         >>> gate = BernoulliGate(3, drop_prob=0.5)
         >>> isinstance(gate, Gate), tuple(gate.sample(torch.zeros(4, 3)).shape), gate.part(torch.tensor([0])).num_units

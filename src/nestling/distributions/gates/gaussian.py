@@ -20,7 +20,7 @@ class GaussianGate(Gate):
         divergence: A function of log alpha; ``log_uniform_kl`` makes it sparse VD.
         log_sigma2: Where log sigma^2 of every unit starts; theta starts at 1.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import GaussianGate
         >>> gate = GaussianGate(4)
         >>> gate.keep().tolist(), gate.expectation(torch.zeros(2, 4)).tolist()

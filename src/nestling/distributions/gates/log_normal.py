@@ -24,7 +24,7 @@ class LogNormalGate(Gate):
     Raises:
         RangeError: If the start is not finite.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import LogNormalGate
         >>> gate = LogNormalGate(4)
         >>> z = gate.sample(torch.zeros(2, 4))

@@ -49,7 +49,7 @@ class BernoulliGate(_FixedGate):
     Raises:
         RangeError: If it is no such probability.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import BernoulliGate
         >>> sorted(set(BernoulliGate(100, 0.5).sample(torch.zeros(1, 100)).flatten().tolist()))
         [0.0, 2.0]
@@ -71,7 +71,7 @@ class GaussianDropoutGate(_FixedGate):
     Raises:
         RangeError: If it is no such probability.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import GaussianDropoutGate
         >>> GaussianDropoutGate(3, 0.2).signal_to_noise()  # sqrt((1 - p) / p)
         tensor([2., 2., 2.])
@@ -97,7 +97,7 @@ class ConcreteGate(RelaxedGate):
     Raises:
         RangeError: If the probability is not strictly between 0 and 1.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import ConcreteGate
         >>> gate = ConcreteGate(4, drop_prob=0.5)
         >>> round(gate.kl().item(), 6), gate.drop_logit.requires_grad

@@ -24,7 +24,7 @@ class BernoulliChain(Order):
     Raises:
         ArgumentError: If both or neither are passed, or an entry is no probability.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import BernoulliChain
         >>> chain = BernoulliChain(torch.tensor([0.5, 0.5]))
         >>> chain.log_probs().exp()  # of the widths 1, 2 and 3

@@ -31,7 +31,7 @@ class Downhill(RelaxedOrder):
     Raises:
         ArgumentError: If the logits are not finite numbers, or the counts do not fit.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import Downhill
         >>> order = Downhill(torch.zeros(3))
         >>> order.keep_probs()

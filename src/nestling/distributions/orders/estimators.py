@@ -42,7 +42,7 @@ def expected_loss(
     Raises:
         ArgumentError: If there is no such estimator, it does not go with the order, or the loss has another shape.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import Uniform, expected_loss
         >>> mean_width = expected_loss(Uniform(4), lambda masks: masks.sum(-1), estimator="enumerate")
         >>> round(mean_width.item(), 4)
@@ -82,7 +82,7 @@ def leave_one_out(log_probs: Tensor, losses: Tensor) -> Tensor:
         RangeError: If there is a single draw.
         ShapeError: If there is not one loss per draw.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import Downhill, leave_one_out
         >>> order = Downhill(torch.nn.Parameter(torch.zeros(3)))
         >>> widths = order.sample((4,))
@@ -116,7 +116,7 @@ def with_baseline(log_probs: Tensor, losses: Tensor, baseline: Tensor) -> Tensor
     Raises:
         ShapeError: If the shapes do not fit each other.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import with_baseline
         >>> log_probs = torch.zeros(1, requires_grad=True)
         >>> with_baseline(log_probs, torch.tensor([3.0]), torch.tensor(2.0)).backward()

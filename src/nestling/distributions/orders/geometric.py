@@ -22,7 +22,7 @@ class Geometric(Order):
     Raises:
         RangeError: If it is no probability, or the counts do not fit.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import Geometric
         >>> Geometric(3, 0.5).log_probs().exp()
         tensor([0.5000, 0.2500, 0.2500])

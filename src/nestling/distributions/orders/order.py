@@ -26,7 +26,7 @@ class Order(Learned, ABC):
         num_blocks: The number of blocks.
         num_always: How many of them the smallest width keeps.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import Uniform
         >>> order = Uniform(4, num_always=2)
         >>> order.widths().tolist(), round(order.expected_width().item(), 4)
@@ -138,7 +138,7 @@ def kl(q: Order, p: Order) -> Tensor:
         ShapeError: If the numbers of blocks differ.
         RangeError: If the posterior allows a width that the prior does not, which makes the divergence infinite.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import Geometric, Uniform, kl
         >>> kl(Uniform(4), Uniform(4)).item(), kl(Uniform(4), Geometric(4, 0.5)).item() > 0
         (0.0, True)

@@ -21,7 +21,7 @@ class Uniform(Order):
     Raises:
         RangeError: If the counts do not fit.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import Uniform
         >>> Uniform(4).keep_probs()
         tensor([1.0000, 0.7500, 0.5000, 0.2500])

@@ -40,7 +40,7 @@ class MultiplicativeGaussian(WeightPosterior):
     Raises:
         ShapeError: If the scale does not fit the mean.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import MultiplicativeGaussian
         >>> posterior = MultiplicativeGaussian(torch.tensor([2.0, -4.0]), torch.tensor(0.0))
         >>> posterior.std(), posterior.drop_rate()
@@ -102,7 +102,7 @@ class AdditiveGaussian(WeightPosterior):
     Raises:
         ShapeError: If the scale does not fit the mean.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import AdditiveGaussian
         >>> posterior = AdditiveGaussian(torch.tensor([0.0, 3.0]), torch.tensor([0.0, 0.0]))
         >>> posterior.std(), tuple(posterior.sample((5,)).shape)

@@ -40,7 +40,7 @@ class WeightPosterior(Moving, Learned, ABC):
         mean: theta, in the shape of the weight.
         scale: The parameter of the noise: log alpha or log sigma^2.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import AdditiveGaussian, WeightPosterior, hierarchical_kl
         >>> posterior = AdditiveGaussian.from_weight(torch.nn.Parameter(torch.ones(2, 3)))
         >>> isinstance(posterior, WeightPosterior), tuple(posterior.divergences(hierarchical_kl).shape)
@@ -183,7 +183,7 @@ def to_log_sigma2(mean: Tensor, log_alpha: Tensor) -> Tensor:
     Returns:
         log sigma^2 of each weight.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import to_log_sigma2
         >>> round(to_log_sigma2(torch.tensor(-3.0), torch.tensor(0.0)).exp().item(), 4)
         9.0
@@ -201,7 +201,7 @@ def to_log_alpha(mean: Tensor, log_sigma2: Tensor) -> Tensor:
     Returns:
         log alpha of each weight.
 
-    Example:
+    Examples:
         >>> from nestling.distributions import to_log_alpha
         >>> round(to_log_alpha(torch.tensor(-3.0), torch.tensor(0.0)).exp().item(), 4)
         0.1111
