@@ -71,14 +71,15 @@ def export(
         cuts = [make_cut(run.nested.groups, fraction) for fraction in run.recipe.cuts]
         recalibrated(run, cuts, trust=trust)
         target = folder / f"all-widths{FORMATS[to].suffix}" if out is None else out
+        options["calibration"] = _calibrations(run, cuts, drawn=False, trust=trust)
         exported = run_export(run, target, widths="all", **options)
     else:
         run = open_run(folder, trust=trust)
         wanted = choose(run, cut, under, trust=trust).cut
         recalibrated(run, [wanted], trust=trust)
         target = folder / f"small-{cost(run.nested, wanted).params}{FORMATS[to].suffix}" if out is None else out
-        calibration = _calibration(run, wanted, drawn=uncertainty is not None, trust=trust)
-        options |= {"cut": wanted, "uncertainty": uncertainty, "calibration": calibration}
+        fitted = _calibrations(run, [wanted], drawn=uncertainty is not None, trust=trust)
+        options |= {"cut": wanted, "uncertainty": uncertainty, "calibration": fitted[0] if fitted else None}
         exported = run_export(run, target, **options)
         if int8:
             return f"{exported}\n\n{_in_int8(run, exported, trust=trust)}"
@@ -116,10 +117,11 @@ def _export_small(folder: Path, target: Path, options: dict[str, Any]) -> Export
     return run_export(load_small(folder), target, example, **vars(known), **options)
 
 
-def _calibration(run: Run, cut: Cut, *, drawn: bool, trust: bool) -> Calibration | None:
-    """The calibration for what the file computes: the run's own one if weights are drawn, else one of their means."""
-    if run.data.get("loaded_with") is None:
-        return run.calibration(cut)
-    if run.nested.num_uncertain and not drawn:
-        return calibrate_mean(run, cut, data_of(run, trust=trust))
-    return run.calibration(cut) or prepare_cuts(run, [cut], data_of(run, trust=trust)).calibration(cut)
+def _calibrations(run: Run, cuts: Sequence[Cut], *, drawn: bool, trust: bool) -> list[Calibration]:
+    """The calibrations for what the file computes: the run's own if weights are drawn, else those of their means."""
+    if run.data.get("loaded_with") is not None:
+        data = data_of(run, trust=trust)
+        if run.nested.num_uncertain and not drawn:
+            return [calibrate_mean(run, cut, data) for cut in cuts]
+        run = prepare_cuts(run, cuts, data)
+    return [calibration for calibration in map(run.calibration, cuts) if calibration is not None]

@@ -13,6 +13,7 @@ from nestling.delivery.graphs import plain_graph
 from nestling.delivery.source import CutLike, Source
 from nestling.delivery.verify import check_difference, latencies_of, worst_difference
 from nestling.errors import ArgumentError
+from nestling.prediction import Calibration
 from nestling.reading import make_cut
 from nestling.runtime import OnnxSession
 from nestling.storage import make_folder, put, written_whole
@@ -32,23 +33,32 @@ def cuts_of(network: object, widths: Sequence[CutLike] | str) -> list[CutLike]:
 
 
 def written_every_width(
-    network: object, source: Source, cuts: Sequence[CutLike], target: Path
+    network: object,
+    source: Source,
+    cuts: Sequence[CutLike],
+    target: Path,
+    calibrations: Sequence[Calibration] | None = None,
 ) -> tuple[Path, int, float, dict[str, float], Mapping[str, Any]]:
     """Write one ONNX file for several cuts; give it with its size, difference, milliseconds by cut, and record.
 
     Every cut is opened with its sizes fixed, and compared with the extracted network at the batches of ``verified``.
-    Probabilities are those of the logits as they are, because each cut would have a temperature of its own.
+    Each cut has a calibration of its own: one of ``calibrations``, or by default that of the run.
     """
     nested = source.nested
     if nested is None:
         raise ArgumentError("widths", "a plain network", "a nested network, or a run", "Nest it to cut it.")
     source = replace(source, known=replace(source.known, calibration=None))
+    wanted = [cut if isinstance(cut, float | int) else make_cut(nested.groups, cut) for cut in cuts]
+    if calibrations is None:
+        of_run = [network.calibration(cut) for cut in wanted] if isinstance(network, Run) else []
+        calibrations = [calibration for calibration in of_run if calibration is not None]
     ports = ports_of(source.network, source.example)
     model = all_widths_model(
         nested,
-        [cut if isinstance(cut, float | int) else make_cut(nested.groups, cut) for cut in cuts],
-        lambda plain: plain_graph(replace(source, network=plain), ports),
+        wanted,
+        lambda plain, temperature: plain_graph(replace(source, network=plain), ports, temperature),
         quality=_quality(network),
+        calibrations=calibrations,
     )
     make_folder(target.parent)
     with written_whole(target) as folder:
@@ -56,8 +66,11 @@ def written_every_width(
         path.write_bytes(model.SerializeToString(deterministic=True))
         rows = OnnxSession(path).about["widths"]["table"]
         worst, opened = 0.0, []
+        by_cut = {calibration.cut: calibration for calibration in calibrations}
         for row in rows:
-            graph = plain_graph(source.at(make_cut(nested.groups, row["cut"]), row["cut"]))
+            cut = make_cut(nested.groups, row["cut"])
+            known = replace(source.known, calibration=by_cut.get(cut))
+            graph = plain_graph(replace(source.at(cut, row["cut"]), known=known))
             session = _Fixed(path, row["sizes"])
             worst = max(worst, worst_difference(graph, session))
             opened.append((graph, session))
