@@ -105,7 +105,7 @@ class MeanCost(Goal):
 
     Args:
         limit: The most, as a number or a share of the widest cut's, as ``goal="macs=0.5x"`` gives it.
-        cost: What is limited, ``"macs"`` or ``"ms"``.
+        cost: What is limited, ``"macs"`` or ``"latency_ms"``.
 
     Raises:
         BudgetError: When it is fitted, if even the narrowest cut alone takes more.

@@ -167,7 +167,7 @@ class Cascade:
 
         Args:
             batches: Pairs of inputs (B, ...) and labels (B,).
-            latency: Measure the milliseconds of each stage for one example in torch, on this device; without it they are
+            latency: Measure the milliseconds of each stage for one example in torch, on this device; otherwise they are
                 those that the cascade was fitted with, if it was.
             seed: Makes weight samples reproducible, as in ``nl.evaluate``.
             batch: A function that makes pairs of the batches, if they are none.

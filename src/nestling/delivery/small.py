@@ -179,6 +179,9 @@ def load_small(folder: str | PathLike[str], num_pairs: int = NUM_PAIRS) -> Small
         raise RunError(source / ABOUT_FILE, "is not there", "Give the folder that `nestling extract` wrote.")
     about = read_json(source / ABOUT_FILE)
     digests = about.get("files")
+    if digests is None and (source / PRUNED_FILE).exists():
+        advice = f"Read {PRUNED_FILE} with nl.load_pruned and the network's code, and export that with data=."
+        raise RunError(source / ABOUT_FILE, "is of a pruned network whose graph could not be stored", advice)
     if digests is None:
         problem = f"is of a version that wrote {PROGRAM_FILE}, which torch unpickles and nestling does not read"
         raise RunError(source / ABOUT_FILE, problem, _AGAIN)
