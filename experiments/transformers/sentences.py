@@ -24,6 +24,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import nestling as nl
 from nestling.data import Data
+from nestling.prediction import ClassScores
 
 CUTS = (0.25, 0.5, 0.75, 1.0)
 EXAMPLES, VALIDATION, FOREIGN = 6000, 1000, 2000
@@ -81,6 +82,7 @@ def run(model: Path, name: str, seed: int, lr: float) -> dict[str, Any]:
     for cut in CUTS:
         ood = foreign.batches("test", 100, limit=FOREIGN)
         found = nl.evaluate(nested, data.batches("test", 100), cut=cut, samples=samples, ood=ood)
+        assert isinstance(found, ClassScores)
         figures = {"accuracy": 100 * found.accuracy, "nll": found.nll, "ece": 100 * found.ece}
         figures |= {"auroc": 100 * (found.auroc or 0.0), "macs": nl.cost(nested, cut).macs}
         rows[str(cut)] = {key: round(value, 4) for key, value in figures.items()}

@@ -10,8 +10,9 @@ from http.client import HTTPConnection
 import numpy as np
 import uvicorn
 
-from nestling.service import Calibrated, Engine, Serving, Width, application
+from nestling.service import Engine, Serving, application
 from nestling.service.connection import patient
+from nestling.service.width import Calibrated, Width
 
 INPUTS = [{"name": "images", "dtype": "uint8", "shape": ["batch", 1, 4, 4], "layout": "nchw", "scale": 255}]
 

@@ -7,12 +7,13 @@ from tempfile import TemporaryDirectory
 
 from nestling.cascade import Cascade
 from nestling.commands.chosen_cut import recalibrated
-from nestling.commands.exporting import calibration_of, saved_cascade
+from nestling.commands.exporting import calibrations_of, saved_cascade
 from nestling.delivery import cascade_record, with_its_cuts
 from nestling.delivery import export as run_export
 from nestling.errors import NestlingError, RunError
-from nestling.reading import Cut, cut_names, make_cut
-from nestling.service import Calibrated, Engine, FileEngine, TorchEngine
+from nestling.prediction import Calibration
+from nestling.reading import Cut, make_cut
+from nestling.service import Engine, FileEngine, TorchEngine
 from nestling.training import Run, open_run
 
 CutLike = float | Mapping[str, int] | Cut
@@ -28,36 +29,35 @@ def engine_of(folder: Path, threads: int | None, *, trust: bool) -> Engine:
         _say(why_not)
     cuts: Sequence[CutLike] = run.recipe.cuts if cascade is None else with_its_cuts(run.recipe.cuts, cascade)
     recalibrated(run, [make_cut(run.nested.groups, cut) for cut in cuts], trust=trust)
-    calibrations = _calibrations(run, cuts, trust=trust)
+    calibrations = _calibrations(run, [make_cut(run.nested.groups, cut) for cut in cuts], trust=trust)
     missing = [package for package in ("onnx", "onnxscript", "onnxruntime") if find_spec(package) is None]
     if missing:
         _say(f"Served in torch, since {missing[0]} is not installed: pip install 'nestling[onnx]'.")
         return _in_torch(run, cuts, calibrations, cascade)
     try:
         with TemporaryDirectory() as place:
-            file = run_export(run, Path(place) / "all-widths.onnx", widths=cuts, cascade=cascade).files[0]
-            return FileEngine(file, threads=threads, calibrations=calibrations)
+            path = Path(place) / "all-widths.onnx"
+            run_export(run, path, widths=cuts, cascade=cascade, calibration=calibrations)
+            return FileEngine(path, threads=threads)
     except NestlingError as error:
         _say(f"Served in torch, since no file can be written: {error}")
         return _in_torch(run, cuts, calibrations, cascade)
 
 
 def _in_torch(
-    run: Run, cuts: Sequence[CutLike], calibrations: Mapping[str, Calibrated], cascade: Cascade | None
+    run: Run, cuts: Sequence[CutLike], calibrations: Sequence[Calibration], cascade: Cascade | None
 ) -> Engine:
     record = None if cascade is None else cascade_record(cascade, run.nested)
     return TorchEngine(run.nested, cuts, run.data, likelihood=run.likelihood, calibrations=calibrations, cascade=record)
 
 
-def _calibrations(run: Run, cuts: Sequence[CutLike], *, trust: bool) -> dict[str, Calibrated]:
-    """The calibration of each cut, by its name; none if the data that it needs are not there."""
-    names = cut_names(run.nested.groups, cuts)
+def _calibrations(run: Run, cuts: Sequence[Cut], *, trust: bool) -> list[Calibration]:
+    """The calibrations of the cuts; none if the data that they need are not there."""
     try:
-        found = {name: calibration_of(run, cut, drawn=False, trust=trust) for cut, name in names.items()}
+        return calibrations_of(run, cuts, drawn=False, trust=trust)
     except NestlingError as error:
         _say(f"Probabilities are not calibrated: {error}")
-        return {}
-    return {name: Calibrated(own.temperature, own.thresholds) for name, own in found.items() if own is not None}
+        return []
 
 
 def _say(line: str) -> None:

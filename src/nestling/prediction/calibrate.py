@@ -63,8 +63,31 @@ def calibrate(
     The temperature minimises the negative log-likelihood of the averaged distribution. It is applied to each sample
     before the average. With the temperature, conformal sets contain the true target with probability ``coverage`` or
     more, on average over examples from the loader's distribution. For images the average is over pixels, and the
-    guarantee is approximate, since the pixels of an image are not independent. ``likelihood``,
-    ``spread`` and ``batch`` are as in ``evaluate``, ``by`` as in ``predict``.
+    guarantee is approximate, since the pixels of an image are not independent.
+
+    Args:
+        model: A nested network, or a plain one.
+        loader: Batches of pairs, read once per cut.
+        cut: The cut, or a list of cuts; None for the network's current one.
+        samples: Weight samples to average over; use as many in ``predict``.
+        likelihood: By default the one that the network was trained with.
+        coverage: One probability below 1, or several.
+        seed: Makes the weight samples reproducible; None draws from torch's random state.
+        spread: Share the batches among the processes of torch.distributed, each of which must make the call.
+        by: As in ``predict``.
+        batch: A function that makes pairs of the batches, if they are none.
+
+    Returns:
+        The calibration, or one per cut.
+
+    Raises:
+        ArgumentError: If there are too few examples for a coverage, or a coverage is not between 0 and 1.
+
+    Examples:
+        >>> calibrations = nl.calibrate(nested, loader, cut=(0.5, 1.0), coverage=0.9)
+        >>> p = nl.predict(nested, images, cut=0.5, calibration=calibrations[0])
+        >>> tuple(p.sets(0.9).shape)
+        (100, 10)
     """
     loader = read_by(loader, batch)
     chosen_likelihood = likelihood_for(model, likelihood)

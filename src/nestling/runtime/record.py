@@ -79,7 +79,9 @@ def _are_widths(entry: object) -> bool:
 
 
 def _is_row(entry: object) -> bool:
-    return isinstance(entry, dict) and _are_sizes(entry.get("sizes")) and _is_share(entry.get("kept"))
+    if not isinstance(entry, dict) or not _are_sizes(entry.get("sizes")) or not _is_share(entry.get("kept")):
+        return False
+    return entry.get("thresholds") is None or _are_thresholds(entry["thresholds"])
 
 
 def _is_share(entry: object) -> bool:

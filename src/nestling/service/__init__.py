@@ -13,6 +13,6 @@ if TYPE_CHECKING:
     from nestling.service.torch_engine import TorchEngine
     from nestling.service.width import Calibrated, Width
 
-__all__ = ["Calibrated", "Engine", "FileEngine", "Serving", "TorchEngine", "Width", "application", "serve"]
+__all__ = ["Engine", "FileEngine", "Serving", "TorchEngine", "application", "serve"]
 
 imports_lazily(__name__)

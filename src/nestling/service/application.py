@@ -35,9 +35,10 @@ def application(
     Raises:
         ArgumentError: if the extra ``serve`` is not installed.
 
-    Example:
-        >>> app = application(FileEngine("digits.onnx"))
-        >>> uvicorn.run(app)
+    Examples:
+        >>> from nestling.service import FileEngine, Serving, application
+        >>> app = application(FileEngine("digits.onnx"), name="digits", options=Serving(target_ms=50.0))
+        >>> uvicorn.run(app)  # doctest: +SKIP
     """
     try:
         import starlette  # noqa: F401

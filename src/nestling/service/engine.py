@@ -16,11 +16,22 @@ OPEN = 16
 
 
 class Engine(ABC):
-    """A network at several ``widths``, the narrowest first; ``about`` is the record of its inputs and classes.
+    """A network at several widths.
 
-    ``platform`` is what computes. ``mixes`` says whether examples of several requests may share a batch: not where an
-    example's noise depends on its place in the batch. ``num_classes`` is None for a network that tells no classes
-    apart.
+    Attributes:
+        about: The record of its inputs, data and classes, as an exported file has it.
+        widths: The widths, the narrowest first.
+        platform: What computes, in words.
+        mixes: Whether examples of several requests may share a batch: not where an example's noise depends on its place
+            in the batch.
+
+    Examples:
+        >>> from nestling.service import FileEngine
+        >>> engine = FileEngine("digits.onnx")
+        >>> engine.answer(0, engine.zeros(3))["entropy"].shape
+        (3,)
+        >>> engine.width_named("0.5")
+        0
     """
 
     about: Mapping[str, Any]

@@ -18,38 +18,34 @@ class FileEngine(Engine):
     Each width has a session of its own in which it is fixed, so that it is as fast as a file of that width alone.
 
     Args:
-        path: the file.
+        path: the file; its suffix says which runtime opens it.
         threads: CPU threads per batch; None leaves the choice to the runtime.
-        calibrations: the calibrations of widths by name, where the file has none.
+
+    Raises:
+        ArgumentError: if there is no runtime for such a file.
+        RunError: if the file is not there, is damaged, or is not one of nestling's.
+
+    Examples:
+        >>> from nestling.service import FileEngine
+        >>> engine = FileEngine("digits.onnx", threads=1)
+        >>> [width.name for width in engine.widths], sorted(engine.outputs)
+        (['0.5'], ['entropy', ..., 'logits', 'probs'])
     """
 
-    def __init__(
-        self,
-        path: str | PathLike[str],
-        *,
-        threads: int | None = None,
-        calibrations: Mapping[str, Calibrated] | None = None,
-    ) -> None:
+    def __init__(self, path: str | PathLike[str], *, threads: int | None = None) -> None:
         whole = open(path, threads=threads)
         self.about, self.platform = whole.about, f"{Path(path).suffix.removeprefix('.')} file"
         rows = sorted((self.about.get("widths") or {}).get("table") or [], key=lambda row: row.get("kept") or 1.0)
-        given = dict(calibrations or {})
-        if rows:
-            self.widths = tuple(_width(row, self.about, given) for row in rows)
-            self._networks = [open(path, row["name"], threads=threads) for row in rows]
-        else:
-            self.widths = (_width(self.about | {"name": self.about.get("name") or "1"}, self.about, given),)
-            self._networks = [whole]
+        self._networks = [open(path, row["name"], threads=threads) for row in rows] or [whole]
+        self.widths = tuple(_width({**self.about, **row}) for row in rows or [{}])
         self.mixes = not any(port.get("fill") == NORMAL for port in self.about["inputs"])
 
     def run(self, width: int, inputs: Arrays) -> dict[str, np.ndarray]:
         """The outputs by name at the width with this number."""
-        network: Network = self._networks[width]
-        return dict(network.predict(inputs).outputs)
+        return dict(self._networks[width].predict(inputs).outputs)
 
 
-def _width(row: Mapping[str, Any], about: Mapping[str, Any], given: Mapping[str, Calibrated]) -> Width:
-    """A width from its row of the table; what the file says of its probabilities goes for all of its widths."""
-    in_file = {float(coverage): value for coverage, value in (about.get("thresholds") or {}).items()}
-    calibrated = given.get(str(row["name"]), Calibrated(1.0, in_file))
-    return Width(str(row["name"]), row.get("kept") or 1.0, calibrated, row.get("cut"))
+def _width(row: Mapping[str, Any]) -> Width:
+    """A width from its row of the table, over what the file says of all; its temperature is in the file."""
+    thresholds = {float(coverage): value for coverage, value in (row.get("thresholds") or {}).items()}
+    return Width(str(row.get("name") or "1"), row.get("kept") or 1.0, Calibrated(1.0, thresholds), row.get("cut"))

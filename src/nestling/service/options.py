@@ -8,7 +8,13 @@ from nestling.errors import RangeError
 
 @dataclass(frozen=True)
 class Serving:
-    """How a network is served: what the service aims at, and the most that it takes."""
+    """How a network is served: what the service aims at, and the most that it takes.
+
+    Examples:
+        >>> from nestling.service import Serving
+        >>> Serving(target_ms=50.0).queue
+        256
+    """
 
     target_ms: float = 100.0
     """The time within which 99 of 100 requests should be answered: under load the width is lowered to hold it."""

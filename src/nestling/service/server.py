@@ -25,6 +25,10 @@ def serve(service: Service, *, host: str = "127.0.0.1", port: int = 8000, say: C
 
     Raises:
         RangeError: if the port can't be had.
+
+    Examples:
+        >>> from nestling.service import FileEngine, application, serve
+        >>> serve(application(FileEngine("digits.onnx")), port=8000)  # doctest: +SKIP
     """
     listener = _listener(host, port)
     asyncio.run(_served(service, listener, say))
