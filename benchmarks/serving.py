@@ -132,7 +132,7 @@ class Sender:
 @contextmanager
 def served(path: Path, target: float) -> Iterator[str]:
     """The address of a service of a file."""
-    options = ("--port", "0", "--threads", "1", "--target-ms", str(target), "--name", "served", "--max-batch", "32")
+    options = ("--port", "0", "--threads", "1", "--target-ms", str(target), "--name", "served", "--max-batch", "64")
     command = [sys.executable, "-m", "nestling", "serve", str(path), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -204,7 +204,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, nargs="?", help="folder of a run; by default digits are trained")
     parser.add_argument("--trust", action="store_true", help="let the run name code and data")
     parser.add_argument("--target-ms", type=float, default=1000.0)
-    parser.add_argument("--images", type=int, default=4, help="images in a request")
+    parser.add_argument("--images", type=int, default=16, help="images in a request")
     parser.add_argument("--seconds", type=float, nargs=3, default=(5.0, 12.0, 9.0), help="of the three phases")
     parser.add_argument("--out", type=Path, help="write a picture to this .svg file")
     options = parser.parse_args()

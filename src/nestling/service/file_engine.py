@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nestling.runtime import NORMAL, Network, open
+from nestling.runtime import NORMAL, open
 from nestling.service.engine import Engine
 from nestling.service.width import Arrays, Calibrated, Width
 
