@@ -27,6 +27,8 @@ from measuring import report
 import nestling as nl
 
 CALM, LOAD = 0.3, 3.0
+OPEN = 4
+"""How many requests are open while it is measured what the full width serves."""
 PATIENCE = 60.0
 
 
@@ -93,16 +95,17 @@ class Sender:
         return int(head.split()[1]), body
 
     async def capacity(self, seconds: float) -> float:
-        """The requests per second that are answered with sixteen open at a time."""
+        """The requests per second that are answered with a few open at a time."""
         self.start, done = time.perf_counter(), 0
 
         async def work(number: int) -> None:
             nonlocal done
             while time.perf_counter() - self.start < seconds:
-                await self.send(Sent(0.0), number)
-                number, done = number + 16, done + 1
+                sent = Sent(0.0)
+                await self.send(sent, number)
+                number, done = number + OPEN, done + (sent.status == 200)
 
-        await asyncio.gather(*(work(number) for number in range(16)))
+        await asyncio.gather(*(work(number) for number in range(OPEN)))
         return done / (time.perf_counter() - self.start)
 
     async def load(self, dues: Sequence[float], end: float) -> tuple[list[Sent], Series]:

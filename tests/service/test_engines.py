@@ -30,7 +30,7 @@ DATA = {
 def nested():
     torch.manual_seed(0)
     net = nl.models.build("mlp", hidden=[8, 6], in_features=3, num_classes=2)
-    return nl.nest(net, torch.zeros(2, 3), num_blocks=2, num_always=1, weights="plain")
+    return nl.nest(net, torch.zeros(2, 3), num_blocks=2, num_always=1, weights=None)
 
 
 def test_torch_answers_as_predict_does(nested):
