@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +29,8 @@ from measuring import report
 import nestling as nl
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "service"))
+HALF = b"POST /predict HTTP/1.1\r\nHost: a\r\nConte"
+"""A request whose sender stops in the middle of its head."""
 PATIENCE = 30.0
 """Seconds without an answer after which a request counts as hung."""
 
@@ -63,14 +66,13 @@ def megabytes(pid: int) -> float:
 
 def asked(address: str, seed: int) -> str:
     """The status of the answer to one malformed request at random, or what happened instead."""
-    from malformed import KINDS, bytes_on_the_wire
-
-    rng = np.random.default_rng(seed)
-    kind = rng.integers(len(KINDS) + 2)
-    if kind >= len(KINDS):
-        content = bytes_on_the_wire(rng) if kind == len(KINDS) else b"POST /predict HTTP/1.1\r\nHost: a\r\nConte"
-        return raw(address, content, stops=kind > len(KINDS) and seed % 50 > 0)
-    method, path, body, headers = KINDS[kind](rng)
+    rng, malformed = np.random.default_rng(seed), import_module("malformed")
+    kinds = malformed.KINDS
+    kind = int(rng.integers(len(kinds) + 2))
+    if kind >= len(kinds):
+        content = malformed.bytes_on_the_wire(rng) if kind == len(kinds) else HALF
+        return raw(address, content, stops=kind == len(kinds) or seed % 50 > 0)
+    method, path, body, headers = kinds[kind](rng)
     connection = HTTPConnection(address, timeout=PATIENCE)
     try:
         connection.request(method, path, body, headers)
@@ -128,7 +130,7 @@ def main() -> None:
     options = parser.parse_args()
     with TemporaryDirectory() as folder, served(written(Path(folder))) as (address, pid):
         with ThreadPoolExecutor(options.connections) as pool:
-            list(pool.map(lambda seed: asked(address, -seed), range(-500, 0)))  # until its memory has settled
+            list(pool.map(lambda seed: asked(address, seed), range(500)))  # until its memory has settled
             before = megabytes(pid)
             found = Counter(pool.map(lambda seed: asked(address, 1000 + seed), range(options.requests)))
         middle = megabytes(pid)
