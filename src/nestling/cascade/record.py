@@ -168,7 +168,14 @@ class Cascade:
         return scored(self.stages, self.predict, read_by(batches, batch), times, seed)
 
     def latencies(self, threads: int | None = None) -> list[float]:
-        """The milliseconds of one pass of the plain network of each stage, for one example, measured in turns."""
+        """The milliseconds of one pass of the plain network of each stage, for one example, measured in turns.
+
+        Args:
+            threads: CPU threads; None for torch's setting.
+
+        Returns:
+            A median per stage, the narrowest first.
+        """
         networks = [self.nested.extracted(stage.cut) for stage in self.stages]
         return latencies_ms(networks, batch_of(*self.nested.example, 1), threads)
 
@@ -215,7 +222,18 @@ class Cascade:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], nested: Nested) -> "Cascade":
-        """The cascade of a network that ``to_dict`` described."""
+        """The cascade of a network that ``to_dict`` described.
+
+        Args:
+            values: Plain values, such as a file has them.
+            nested: The network that it was fitted to.
+
+        Returns:
+            The cascade, which predicts as the one before.
+
+        Raises:
+            ArgumentError: If the values are not those of a cascade of this network.
+        """
         try:
             stages = stages_from(values["stages"], nested.groups, values)
             score, by = str(values["score"]), values["by"]
@@ -238,13 +256,31 @@ class Cascade:
             raise ArgumentError("cascade", given, needed, "Fit it again.") from None
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write the cascade to ``cascade.json`` in a folder, with a checksum of the weights that it is for."""
+        """Write the cascade to ``cascade.json``, with a checksum of the weights that it is for.
+
+        Args:
+            folder: Where to write, such as the folder of the run.
+
+        Raises:
+            RunError: If nothing can be written there.
+        """
         content = {"weights": weights_digest(packed(self.nested)[0]), **self.to_dict()}
         write_json(Path(folder) / CASCADE_FILE, content)
 
     @classmethod
     def load(cls, folder: str | PathLike[str], nested: Nested) -> "Cascade":
-        """Read the cascade that ``save`` wrote, for the network whose weights it was fitted to."""
+        """Read the cascade that ``save`` wrote.
+
+        Args:
+            folder: Where ``cascade.json`` is.
+            nested: The network whose weights it was fitted to.
+
+        Returns:
+            The cascade.
+
+        Raises:
+            RunError: If the file is missing or damaged, or of other weights.
+        """
         path = Path(folder) / CASCADE_FILE
         saved = read_json(path)
         if saved.get("weights") != weights_digest(packed(nested)[0]):

@@ -141,7 +141,14 @@ class Nested(Moving):
 
     @contextmanager
     def drawing(self) -> Iterator["Nested"]:
-        """Inside the ``with`` statement draw weights and gates in eval mode too; the rest stays in eval mode."""
+        """Inside the ``with`` statement draw weights and gates in eval mode too; the rest stays in eval mode.
+
+        Examples:
+            >>> with nested.drawing():
+            ...     first, second = nested(images), nested(images)
+            >>> torch.equal(first, second), torch.equal(nested(images), nested(images))
+            (False, True)
+        """
         with drawing(self):
             yield self
 
@@ -161,7 +168,19 @@ class Nested(Moving):
         return self._runner.plan
 
     def sample_cut(self, generator: torch.Generator | None = None) -> Cut:
-        """Draw a width for every group from its order."""
+        """Draw a width for every group from its order.
+
+        Args:
+            generator: Draws the widths; None for torch's own.
+
+        Returns:
+            A cut, as a step of training uses it.
+
+        Examples:
+            >>> cut = nested.sample_cut(torch.Generator().manual_seed(0))
+            >>> list(cut.as_dict()) == list(nested.orders)
+            True
+        """
         return Cut(tuple((name, int(order.sample((), generator))) for name, order in self.orders.items()))
 
     def log_prob(self, cut: Cut) -> Tensor:
