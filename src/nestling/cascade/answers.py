@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nestling.prediction import Bounds, ClassPrediction, ClassScores
+from nestling.prediction import Bounds, ClassPrediction, ClassScores, SetScores
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +77,7 @@ class CascadeScores:
         mean_macs: Average multiply-adds per example.
         macs_bounds: The 95 % interval of ``mean_macs`` over the examples.
         whole_macs: What the widest cut takes by itself.
+        sets: The scores of the conformal sets of all examples, by coverage.
 
     Examples:
         >>> scores = casc.evaluate(loader)
@@ -90,6 +91,7 @@ class CascadeScores:
     mean_macs: float
     macs_bounds: Bounds
     whole_macs: int
+    sets: Mapping[float, SetScores] = field(default_factory=dict)
 
     @property
     def unanswered(self) -> float:
@@ -118,5 +120,6 @@ class CascadeScores:
         costs: Mapping[str, Any] = {"count": self.count, "mean_macs": self.mean_macs, "whole_macs": self.whole_macs}
         shares = {"macs_share": self.macs_share, "mean_ms": self.mean_ms, "ms_share": self.ms_share}
         scores = None if self.scores is None else self.scores.to_dict()
-        rows = {"stages": [asdict(stage) for stage in self.stages], "scores": scores}
+        rows: dict[str, Any] = {"stages": [asdict(stage) for stage in self.stages], "scores": scores}
+        rows["sets"] = {str(coverage): asdict(sets) for coverage, sets in self.sets.items()}
         return {**costs, "macs_bounds": list(self.macs_bounds), "unanswered": self.unanswered, **shares, **rows}

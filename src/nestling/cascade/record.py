@@ -1,7 +1,7 @@
 """A cascade of cuts: the narrowest answers first, and what it is unsure of goes on to the next."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, get_args
@@ -15,12 +15,23 @@ from nestling.cascade.comparison import Comparison, Point, compared
 from nestling.cascade.guarantee import Guarantee
 from nestling.cascade.options import ScoreName
 from nestling.cascade.outcomes import ANSWERS_ALL
-from nestling.cascade.saved import guarantee_from, points_from, stages_from
+from nestling.cascade.saved import guarantee_from, points_from, set_thresholds_from, stages_from
 from nestling.cascade.scoring import scored
-from nestling.cascade.stages import Judged, Stage, judged, outcomes_by_score, outputs_at, predicted
+from nestling.cascade.stages import Judged, Stage, check_single, judged, outcomes_by_score, outputs_at, predicted
 from nestling.errors import ArgumentError, RunError
-from nestling.prediction import By, ClassPrediction, Likelihood, check_repeatable, likelihood_for, predict
+from nestling.prediction import (
+    By,
+    ClassPrediction,
+    Likelihood,
+    check_repeatable,
+    conformal_thresholds,
+    coverages_of,
+    likelihood_for,
+    pairs,
+    predict,
+)
 from nestling.running import Nested, Read, batch_of, examples_of, latencies_ms, read_by
+from nestling.seeding import Purpose, mixed
 from nestling.storage import packed, read_json, weights_digest, write_json
 
 CASCADE_FILE = "cascade.json"
@@ -46,6 +57,7 @@ class Cascade:
         num_examples: How many examples chose the thresholds.
         points: The best averages of cost and accuracy that other thresholds have on these examples.
         guarantee: What was proven of early answers; None unless the goal asks for it.
+        set_thresholds: By coverage, the largest nonconformity within a conformal set of the cascade's answers.
 
     Examples:
         >>> casc.score in ("entropy", "mutual_information", "max_probability")
@@ -66,6 +78,7 @@ class Cascade:
     num_examples: int
     points: tuple[Point, ...] = field(repr=False)
     guarantee: Guarantee | None = None
+    set_thresholds: Mapping[float, float] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         last = "" if self.stages[-1].threshold == ANSWERS_ALL else " -> don't know"
@@ -109,7 +122,9 @@ class Cascade:
             log_probs[rows], entropies[rows] = prediction.log_probs, prediction.expected_entropy
             stages[rows], answered[rows] = number, is_sure
             macs[rows] += self.stages[number].macs
-        return CascadePrediction(log_probs, entropies, stages=stages, answered=answered, macs=macs)
+        return CascadePrediction(
+            log_probs, entropies, stages=stages, answered=answered, macs=macs, thresholds=self.set_thresholds
+        )
 
     def _steps(self, x: Any, batch_size: int | None, seed: int | None) -> Iterator[_Step]:  # noqa: ANN401
         """Run the stages until no example is left that a stage is unsure of."""
@@ -152,7 +167,8 @@ class Cascade:
 
         Args:
             batches: Pairs of inputs (B, ...) and labels (B,).
-            latency: Also measure the milliseconds of each stage for one example, on this device.
+            latency: Measure the milliseconds of each stage for one example in torch, on this device; otherwise they are
+                those that the cascade was fitted with, if it was.
             seed: Makes weight samples reproducible, as in ``nl.evaluate``.
             batch: A function that makes pairs of the batches, if they are none.
 
@@ -164,8 +180,30 @@ class Cascade:
             >>> 0 <= scores.scores.accuracy <= 1, scores.stages[-1].name
             (True, '1')
         """
-        times = self.latencies() if latency else [None] * len(self.stages)
+        times = self.latencies() if latency else [stage.ms for stage in self.stages]
         return scored(self.stages, self.predict, read_by(batches, batch), times, seed)
+
+    def calibrated(
+        self,
+        batches: Iterable[Any],
+        *,
+        coverage: float | Sequence[float] = 0.9,
+        seed: int = 0,
+        batch: Read | None = None,
+    ) -> "Cascade":
+        """The same cascade with conformal sets of its answers fitted on batches of (inputs, targets).
+
+        On examples that had no part in ``nl.cascade`` the sets have their coverage to the letter.
+
+        Example:
+            >>> casc = casc.calibrated(fresh, coverage=(0.9, 0.95))
+            >>> casc.predict(images).sets(0.95)
+        """
+        coverages, found = coverages_of(coverage), []
+        for number, (x, target) in enumerate(pairs(read_by(batches, batch))):
+            check_single(target)
+            found.append(self.predict(x, seed=mixed(Purpose.PREDICTION, seed, number)).nonconformity(target).cpu())
+        return replace(self, set_thresholds=conformal_thresholds(torch.cat(found), coverages))
 
     def latencies(self, threads: int | None = None) -> list[float]:
         """The milliseconds of one pass of the plain network of each stage, for one example, measured in turns.
@@ -205,7 +243,7 @@ class Cascade:
             widest = widest or prediction
             judgements.insert(0, judged(prediction, targets, widest))
         outcomes = outcomes_by_score(judgements, [stage.macs for stage in self.stages])[self.score]
-        return compared(outcomes, np.array(self.thresholds), self.points)
+        return compared(outcomes, np.array(self.thresholds), self.points, self.stages)
 
     def to_dict(self) -> dict[str, Any]:
         """The cascade as plain values for JSON, without the network."""
@@ -217,6 +255,7 @@ class Cascade:
             "likelihood": self.likelihood.name,
         }
         about |= {"samples": self.samples, "by": self.by, "num_examples": self.num_examples}
+        about["set_thresholds"] = {str(coverage): threshold for coverage, threshold in self.set_thresholds.items()}
         rows = {"stages": [stage.to_dict() for stage in self.stages]}
         return {**about, **rows, "points": [point.to_dict() for point in self.points]}
 
@@ -250,6 +289,7 @@ class Cascade:
                 values["num_examples"],
                 points_from(values["points"], len(stages)),
                 guarantee_from(values["guarantee"]),
+                set_thresholds_from(values.get("set_thresholds", {})),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:  # those of arguments are ValueErrors
             given, needed = f"values that do not fit ({error})", "what Cascade.to_dict gives, for the same network"

@@ -15,7 +15,7 @@ from nestling.delivery.small_record import NORMALISED_BY, checked_record
 from nestling.errors import ArgumentError, RunError, ShapeError
 from nestling.prediction import Prediction, predict
 from nestling.pruning import PRUNED_FILE
-from nestling.running import NUM_PAIRS, PlainGraph, Program, check_num_pairs, program_of
+from nestling.running import NUM_PAIRS, Call, PlainGraph, Program, check_num_pairs, program_of
 from nestling.storage import (
     GRAPH_FILE,
     Packing,
@@ -87,7 +87,7 @@ class SmallNetwork(PlainGraph):
 
 def save_small(
     network: nn.Module,
-    example: tuple[tuple[Any, ...], dict[str, Any]],
+    example: Call,
     folder: str | PathLike[str],
     about: Mapping[str, Any],
     packing: Packing | None = None,
@@ -179,6 +179,9 @@ def load_small(folder: str | PathLike[str], num_pairs: int = NUM_PAIRS) -> Small
         raise RunError(source / ABOUT_FILE, "is not there", "Give the folder that `nestling extract` wrote.")
     about = read_json(source / ABOUT_FILE)
     digests = about.get("files")
+    if digests is None and (source / PRUNED_FILE).exists():
+        advice = f"Read {PRUNED_FILE} with nl.load_pruned and the network's code, and export that with data=."
+        raise RunError(source / ABOUT_FILE, "is of a pruned network whose graph could not be stored", advice)
     if digests is None:
         problem = f"is of a version that wrote {PROGRAM_FILE}, which torch unpickles and nestling does not read"
         raise RunError(source / ABOUT_FILE, problem, _AGAIN)

@@ -21,6 +21,7 @@ from nestling.network.sorting import Loss, Sort, check_sort, chosen_sort, norms,
 from nestling.reading import UNIT_KINDS, Bits, Choice, Groups, Kind, Slice
 from nestling.reading.rules import Rule, default_rules
 from nestling.running import (
+    Call,
     Nested,
     Output,
     Read,
@@ -215,7 +216,7 @@ def _kinds_of(groups: Groups) -> list[Kind]:
 def _sort(
     module: nn.Module,
     groups: Groups,
-    call: tuple[tuple[Any, ...], dict[str, Any]],
+    call: Call,
     batches: Iterable[Any] | None,
     loss: Loss | None,
     batch: Read | None,
@@ -228,9 +229,7 @@ def _sort(
         warnings.warn(f"{name}: not sorted, {reason}", stacklevel=3)
 
 
-def _calls(
-    batches: Iterable[Any], device: torch.device | None
-) -> Iterator[tuple[tuple[tuple[Any, ...], dict[str, Any]], Any]]:
+def _calls(batches: Iterable[Any], device: torch.device | None) -> Iterator[tuple[Call, Any]]:
     """The arguments of the network and the targets of each batch, on a device."""
     for batch in batches:
         inputs, targets = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), pair_of(batch, object))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from nestling.arguments import inner_probability
 from nestling.errors import RangeError
 from nestling.prediction.calibration import Calibration
 from nestling.prediction.evaluate import check_repeatable, pairs
-from nestling.prediction.forward_passes import By, CutLike, passes
+from nestling.prediction.forward_passes import By, CutLike, Passing, passes
 from nestling.prediction.likelihood import Likelihood
 from nestling.prediction.likelihoods import likelihood_for
 from nestling.processes import ALONE, Processes, current
@@ -29,13 +29,8 @@ def calibrate(
     loader: Iterable[Any],
     *,
     cut: CutLike | None = None,
-    samples: int = 6,
-    likelihood: str | Likelihood | None = None,
     coverage: float | Sequence[float] = 0.9,
-    seed: int | None = 0,
-    spread: bool = False,
-    by: By = "draws",
-    batch: Read | None = None,
+    **options: Unpack[Passing],
 ) -> Calibration: ...
 
 
@@ -45,13 +40,8 @@ def calibrate(
     loader: Iterable[Any],
     *,
     cut: Sequence[CutLike],
-    samples: int = 6,
-    likelihood: str | Likelihood | None = None,
     coverage: float | Sequence[float] = 0.9,
-    seed: int | None = 0,
-    spread: bool = False,
-    by: By = "draws",
-    batch: Read | None = None,
+    **options: Unpack[Passing],
 ) -> list[Calibration]: ...
 
 
@@ -101,9 +91,7 @@ def calibrate(
     """
     loader = read_by(loader, batch)
     chosen_likelihood = likelihood_for(model, likelihood)
-    coverages = tuple(coverage) if isinstance(coverage, Sequence) else (coverage,)
-    for wanted in coverages:
-        inner_probability("coverage", wanted)
+    coverages = coverages_of(coverage)
     processes = current() if spread else ALONE
 
     def fit(at: CutLike | None) -> Calibration:
@@ -119,7 +107,7 @@ def calibrate(
         outputs, targets = _of_all(rows, processes)
         temperature = fit_temperature(chosen_likelihood, outputs, targets)
         scores = chosen_likelihood.predictive(outputs, temperature=temperature).nonconformity(targets).flatten()
-        thresholds = {wanted: conformal_threshold(scores, wanted) for wanted in coverages}
+        thresholds = conformal_thresholds(scores, coverages)
         return Calibration(temperature, thresholds, num_examples, chosen_likelihood.name, samples, run.cut)
 
     if not isinstance(cut, Sequence):
@@ -149,6 +137,19 @@ def fit_temperature(likelihood: Likelihood, outputs: Tensor, targets: Tensor) ->
     low, high = (math.log(end) for end in TEMPERATURES)
     best = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-5})
     return math.exp(best.x) if best.fun < loss(0.0) else 1.0
+
+
+def coverages_of(coverage: float | Sequence[float]) -> tuple[float, ...]:
+    """One or several coverages, each of which must lie between 0 and 1."""
+    coverages = tuple(coverage) if isinstance(coverage, Sequence) else (coverage,)
+    for wanted in coverages:
+        inner_probability("coverage", wanted)
+    return coverages
+
+
+def conformal_thresholds(scores: Tensor, coverages: Sequence[float]) -> dict[float, float]:
+    """For each coverage the largest nonconformity within a set, from the scores (n,) of examples."""
+    return {coverage: conformal_threshold(scores, coverage) for coverage in coverages}
 
 
 def conformal_threshold(scores: Tensor, coverage: float) -> float:

@@ -1,14 +1,14 @@
 """``evaluate``: the scores of a network over a data set, at any number of cuts."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from torch import Tensor, nn
 
 from nestling.arguments import count
 from nestling.errors import ArgumentError, DtypeError
 from nestling.prediction.calibration import Calibration
-from nestling.prediction.forward_passes import By, CutLike, passes
+from nestling.prediction.forward_passes import By, CutLike, Passing, passes
 from nestling.prediction.likelihood import Likelihood
 from nestling.prediction.likelihoods import likelihood_for
 from nestling.prediction.predictions import NO_THRESHOLDS
@@ -23,15 +23,10 @@ def evaluate(
     loader: Iterable[Any],
     *,
     cut: CutLike | None = None,
-    samples: int = 6,
     ood: Iterable[Any] | None = None,
-    likelihood: str | Likelihood | None = None,
     calibration: Calibration | None = None,
     num_bins: int = 15,
-    seed: int | None = 0,
-    spread: bool = False,
-    by: By = "draws",
-    batch: Read | None = None,
+    **options: Unpack[Passing],
 ) -> Scores: ...
 
 
@@ -41,15 +36,10 @@ def evaluate(
     loader: Iterable[Any],
     *,
     cut: Sequence[CutLike],
-    samples: int = 6,
     ood: Iterable[Any] | None = None,
-    likelihood: str | Likelihood | None = None,
     calibration: Sequence[Calibration | None] | None = None,
     num_bins: int = 15,
-    seed: int | None = 0,
-    spread: bool = False,
-    by: By = "draws",
-    batch: Read | None = None,
+    **options: Unpack[Passing],
 ) -> list[Scores]: ...
 
 

@@ -127,7 +127,7 @@ class Likelihood(Learned, ABC):
         """
 
     @abstractmethod
-    def answers(self, output: Tensor, temperature: float) -> dict[str, Tensor]:
+    def answers(self, output: Tensor, temperature: float | Tensor) -> dict[str, Tensor]:
         """The distribution of one output (B, ...), raised to the power 1 / temperature, as a file gives it: by name."""
 
     @abstractmethod

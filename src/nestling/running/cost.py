@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nestling.arguments import count
 from nestling.reading import Cut, make_cut
-from nestling.running.agreement import Call
+from nestling.running.batches import Call
 from nestling.running.nested import Nested
 from nestling.running.packed_bits import num_bytes
 from nestling.torch_parts import pytree

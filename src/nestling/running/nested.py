@@ -12,7 +12,7 @@ from nestling.distributions.weights import WeightPosterior
 from nestling.errors import ArgumentError, DtypeError, ShapeError
 from nestling.kept_until_written import write_state
 from nestling.reading import Bits, Cut, Groups, Plan, full_cut, make_cut
-from nestling.running.batches import check_like_example
+from nestling.running.batches import Call, check_like_example
 from nestling.running.bits import Levels, Quantised
 from nestling.running.layers import drawing, mean_name, plain_name, variational_layers
 from nestling.running.modes import in_mode
@@ -63,7 +63,7 @@ class Nested(Moving):
         orders: Mapping[str, Order],
         runner: Runner,
         *,
-        example: tuple[tuple[Any, ...], dict[str, Any]],
+        example: Call,
         rescale: bool,
         bits: Bits | None = None,
         private: Sequence[float | Mapping[str, int]] = (),

@@ -125,14 +125,19 @@ class Answers:
 
     def __repr__(self) -> str:
         if "probs" in self.outputs and self.labels.ndim == 1:
-            columns = {"class": self.names, "probability": [f"{share:.4f}" for share in self.confidence]}
-            columns |= {name: [f"{nats:.3g}" for nats in values] for name, values in self.uncertainty.items()}
-            if self.about.get("thresholds"):
-                coverage = min(map(float, self.about["thresholds"]), key=lambda known: abs(known - 0.9))
-                columns[f"set at {coverage:g}"] = [", ".join(names) or "-" for names in self.sets(coverage)]
+            columns = self._columns()
             return text_table(list(columns), list(zip(*columns.values(), strict=True)), names=1)
         shapes = (f"{name} {array.shape}" for name, array in self.outputs.items())
         return f"Answers({', '.join(shapes)})"
+
+    def _columns(self) -> dict[str, list[str]]:
+        """The table that is printed, for one class per example."""
+        columns = {"class": self.names, "probability": [f"{share:.4f}" for share in self.confidence]}
+        columns |= {name: [f"{nats:.3g}" for nats in values] for name, values in self.uncertainty.items()}
+        if self.about.get("thresholds"):
+            coverage = min(map(float, self.about["thresholds"]), key=lambda known: abs(known - 0.9))
+            columns[f"set at {coverage:g}"] = [", ".join(names) or "-" for names in self.sets(coverage)]
+        return columns
 
     def _threshold(self, coverage: float) -> float:
         thresholds = {float(known): float(value) for known, value in (self.about.get("thresholds") or {}).items()}

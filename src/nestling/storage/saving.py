@@ -15,7 +15,7 @@ from nestling.errors import NestlingError, RunError, TraceError
 from nestling.models import Source, source_of
 from nestling.prediction import LIKELIHOODS, Likelihood, likelihood_from
 from nestling.reading import Cut, make_cut
-from nestling.running import Nested
+from nestling.running import Call, Nested
 from nestling.storage.files import bytes_of, digest, read_tensors, write_json, write_tensors
 from nestling.storage.structure import restored, structure_of
 from nestling.torch_parts import pytree
@@ -224,7 +224,7 @@ def _tensor_leaves(example: object) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(example) if isinstance(leaf, Tensor)]
 
 
-def _with_numbers(example: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
+def _with_numbers(example: Call) -> dict[str, Any]:
     """An example as JSON; each tensor is replaced by its number."""
     numbers = iter(range(len(_tensor_leaves(example))))
     place = lambda _: {_PLACE: next(numbers)}  # noqa: E731
@@ -279,7 +279,7 @@ def _built(path: Path, saved: Any, tensors: Mapping[str, Tensor], *, trust: bool
     return models.build(source.name, **source.options).to(_dtype_of(tensors))
 
 
-def _filled(example: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _filled(example: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Call:
     """The example, with its tensors put in again."""
 
     def is_place(leaf: Any) -> bool:  # noqa: ANN401
