@@ -191,13 +191,26 @@ class Cascade:
         seed: int = 0,
         batch: Read | None = None,
     ) -> "Cascade":
-        """The same cascade with conformal sets of its answers fitted on batches of (inputs, targets).
+        """The same cascade with conformal sets of its answers fitted on new examples.
 
         On examples that had no part in ``nl.cascade`` the sets have their coverage to the letter.
 
-        Example:
-            >>> casc = casc.calibrated(fresh, coverage=(0.9, 0.95))
-            >>> casc.predict(images).sets(0.95)
+        Args:
+            batches: Pairs of inputs (B, ...) and labels (B,).
+            coverage: One probability below 1, or several.
+            seed: Makes weight samples reproducible.
+            batch: A function that makes pairs of the batches, if they are none.
+
+        Returns:
+            A new cascade; this one stays as it is.
+
+        Raises:
+            ArgumentError: If there are too few examples for a coverage.
+
+        Examples:
+            >>> calibrated = casc.calibrated(data.batches("test", 100), coverage=(0.9, 0.95))
+            >>> tuple(calibrated.predict(images).sets(0.95).shape)
+            (100, 10)
         """
         coverages, found = coverages_of(coverage), []
         for number, (x, target) in enumerate(pairs(read_by(batches, batch))):

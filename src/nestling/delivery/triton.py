@@ -34,22 +34,22 @@ def write_triton(
     ``NAME_cascade`` of Triton's Python backend, which calls them. The folder is written whole or not at all.
 
     Args:
-        files: the files, each of another cut of the same network.
-        folder: where to write: a folder that does not exist, or is empty.
-        name: how the names of the models begin; all that is no letter, digit or ``_`` is replaced by ``_``.
-        cascade: a cascade of the mean weights (``samples=0``), whose stages are among the files.
+        files: The files, each of another cut of the same network.
+        folder: Where to write: a folder that does not exist, or is empty.
+        name: How the names of the models begin; all that is no letter, digit or ``_`` is replaced by ``_``.
+        cascade: A cascade of the mean weights (``samples=0``), whose stages are among the files.
 
     Returns:
         The folder.
 
     Raises:
-        ArgumentError: if a file draws, takes inputs that are no batch, or lacks a stage of the cascade.
-        RunError: if a file is none of nestling's, or the folder is not empty or can't be written.
+        ArgumentError: If a file draws, takes inputs that are no batch, or lacks a stage of the cascade.
+        RunError: If a file is none of nestling's, or the folder is not empty or can't be written.
 
-    Example:
-        >>> files = [nl.export(run, f"digits-{cut}.onnx", cut=cut).files[0] for cut in (0.25, 0.5, 1.0)]
-        >>> write_triton(files, "models", name="digits", cascade=casc)
-        PosixPath('models')
+    Examples:
+        >>> place = nl.delivery.write_triton(["digits.onnx"], "models", name="digits")
+        >>> [model.name for model in place.iterdir()]
+        ['digits_0_5']
     """
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

@@ -20,19 +20,20 @@ def open_cascade(path: str | PathLike[str], *, threads: int | None = None) -> "C
     Each of its widths is fixed while the file is open, so a stage is as fast as a file of that width alone.
 
     Args:
-        path: the file.
+        path: The file.
         threads: CPU threads; None leaves the choice to the runtime.
 
     Returns:
         The cascade, ready to predict.
 
     Raises:
-        RunError: if the file is not there, is damaged, or has no cascade.
+        RunError: If the file is not there, is damaged, or has no cascade.
 
-    Example:
-        >>> cascade = nestling.runtime.open_cascade("digits.onnx")
-        >>> answers = cascade.predict(images)
-        >>> answers.names, answers.widths, answers.mean_macs
+    Examples:
+        >>> opened = nl.runtime.open_cascade("cascade.onnx")
+        >>> answers = opened.predict(data.test.inputs[:3].numpy())
+        >>> len(answers.names), set(answers.widths) <= {"0.5", "1"}
+        (3, True)
     """
 
     def last(about: Mapping[str, Any]) -> Mapping[str, int]:
@@ -48,7 +49,16 @@ def open_cascade(path: str | PathLike[str], *, threads: int | None = None) -> "C
 
 @dataclass(frozen=True, eq=False)
 class Cascade:
-    """An open cascade: ``networks`` has the file at the width of each stage, the narrowest first."""
+    """An open cascade of a file, which predicts with numpy and the file's runtime alone.
+
+    Attributes:
+        networks: The file at the width of each stage, the narrowest first.
+
+    Examples:
+        >>> opened = nl.runtime.open_cascade("cascade.onnx")
+        >>> [stage["name"] for stage in opened.stages], opened.about["cascade"]["goal"]
+        (['0.5', '1'], 'macs=0.8x')
+    """
 
     networks: tuple[Network, ...] = field(repr=False)
 
@@ -104,9 +114,16 @@ class Cascade:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CascadeAnswers(Answers):
-    """The answers of a cascade, each by the number of the stage at which it ended (``stages``, B).
+    """The answers of a cascade, with the stage at which each ended.
 
-    ``answered`` (B,) is false where the last stage is too unsure.
+    Attributes:
+        stages: The number of the stage (B,) at which each example ended.
+        answered: False (B,) where the last stage is too unsure.
+
+    Examples:
+        >>> answers = nl.runtime.open_cascade("cascade.onnx").predict(data.test.inputs[:3].numpy())
+        >>> answers.stages.shape, answers.macs.shape, answers.mean_macs > 0
+        ((3,), (3,), True)
     """
 
     stages: np.ndarray
