@@ -144,5 +144,15 @@ def test_a_fifth_of_the_lines_are_docstrings(room):
     assert said >= LEAST_SHARE * lines, f"{room}: {said / lines:.1%}"
 
 
+def test_a_fifth_of_the_lines_of_public_rooms_are_docstrings():
+    """Of all their files together, those of helpers too."""
+    rooms = {
+        room for room in files_by_room() if (ROOT / "docs" / "site_hooks.py").read_text().count(f'"nestling.{room}"')
+    }
+    paths = [path for room in rooms for path in (ROOT / "src" / "nestling" / room).rglob("*.py")]
+    assert len(rooms) > 10
+    assert sum(map(num_docstring_lines, paths)) >= LEAST_SHARE * sum(map(num_lines, paths))
+
+
 def num_lines(path):
     return len(path.read_text().splitlines())

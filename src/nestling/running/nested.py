@@ -34,7 +34,7 @@ class Nested(Moving):
     asyncio task, and in eval mode a call writes nothing on the network, so several threads may use it at once. Train
     mode is for one.
 
-    Attributes:
+    Args:
         module: The network itself, whose layers may be variational.
         groups: What can be cut, and what can't, with the reason.
         orders: The distribution over the widths of each free group, by its name.
@@ -44,6 +44,8 @@ class Nested(Moving):
         bits: How weights are quantised.
         private: Cuts whose batch norms have separate weights.
         output: What was picked of the module's outputs, if they are no tensors.
+
+    Attributes:
         statistics: The statistics of batch norms, by cut.
         likelihood: What an output means. ``train`` sets it; its parameters are learned and saved with the network.
         drawn: The cut of the last call in train mode.
