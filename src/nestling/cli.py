@@ -12,7 +12,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from nestling import commands
-from nestling.cascade import Cascading
+from nestling.cascade import Cascading, MeasuredIn
 from nestling.commands import MODELS, Device
 from nestling.data import AugmentChoice
 from nestling.delivery import Destination, Layout, UncertaintyName
@@ -195,11 +195,14 @@ def export(
     Example: nestling export runs/mnist --to onnx --cut 0.5 --out mnist.onnx
 
     Args:
-        to: The format; hub is a folder for the Hugging Face hub, with every width and a model card.
+        to: The format; hub is a folder for the Hugging Face hub, with every width and a model card. triton is a model
+            repository for Triton and KServe: a model per cut of the recipe, and the run's cascade if it was fitted with
+            --samples 0.
         cut: Fraction of every group to keep.
         under: Budgets for a run that was searched: params, macs, bytes or latency_ms, each as name=value.
-        uncertainty: What the file says of its own uncertainty: draws takes noise as an input, moments needs one pass.
-        all_widths: Write every cut of the recipe into one ONNX file, whose width is chosen when it is opened.
+        uncertainty: How the file finds its own uncertainty: draws takes noise as an input, moments needs one pass.
+        all_widths: Write every cut of the recipe into one ONNX file, whose width is chosen when it is opened, with the
+            run's cascade, if one was fitted with --samples 0.
         int8: Write a file that computes in 8 bits too, and say how far its answers are from those in float.
         layout: The channels of images first, or last as in image files.
         floats: Take numbers from 0 to 1 in place of bytes.
@@ -213,6 +216,7 @@ def cascade(
     *,
     cuts: tuple[float, ...] = (0.25, 0.5, 1.0),
     options: Annotated[Cascading, arg(name="")] = Cascading(),  # noqa: B008 (frozen)
+    measured_in: MeasuredIn = "torch",
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
@@ -222,6 +226,8 @@ def cascade(
 
     Args:
         cuts: Fractions to cut to, one per stage; a stage that does not help is left out.
+        measured_in: Where the milliseconds of the cuts are measured, for one input. With onnxruntime, in an exported
+            file, the goal counts milliseconds in place of multiply-adds.
         device: auto takes a GPU where there is one.
     """
 

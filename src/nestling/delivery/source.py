@@ -1,4 +1,4 @@
-"""What is delivered: a plain network on the CPU, its example, and what is known of it, from whatever was given."""
+"""What is delivered: a plain network on the CPU, its example, and what is known about it, from whatever was given."""
 
 import warnings
 from copy import deepcopy

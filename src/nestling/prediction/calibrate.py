@@ -63,14 +63,35 @@ def calibrate(
     The temperature minimises the negative log-likelihood of the averaged distribution. It is applied to each sample
     before the average. With the temperature, conformal sets contain the true target with probability ``coverage`` or
     more, on average over examples from the loader's distribution. For images the average is over pixels, and the
-    guarantee is approximate, since the pixels of an image are not independent. ``likelihood``,
-    ``spread`` and ``batch`` are as in ``evaluate``, ``by`` as in ``predict``.
+    guarantee is approximate, since the pixels of an image are not independent.
+
+    Args:
+        model: A nested network, or a plain one.
+        loader: Batches of pairs, read once per cut.
+        cut: The cut, or a list of cuts; None for the network's current one.
+        samples: Weight samples to average over; use as many in ``predict``.
+        likelihood: By default the one that the network was trained with.
+        coverage: One probability below 1, or several.
+        seed: Makes the weight samples reproducible; None draws from torch's random state.
+        spread: Share the batches among the processes of torch.distributed, each of which must make the call.
+        by: As in ``predict``.
+        batch: A function that makes pairs of the batches, if they are none.
+
+    Returns:
+        The calibration, or one per cut.
+
+    Raises:
+        ArgumentError: If there are too few examples for a coverage, or a coverage is not between 0 and 1.
+
+    Examples:
+        >>> calibrations = nl.calibrate(nested, loader, cut=(0.5, 1.0), coverage=0.9)
+        >>> p = nl.predict(nested, images, cut=0.5, calibration=calibrations[0])
+        >>> tuple(p.sets(0.9).shape)
+        (100, 10)
     """
     loader = read_by(loader, batch)
     chosen_likelihood = likelihood_for(model, likelihood)
-    coverages = tuple(coverage) if isinstance(coverage, Sequence) else (coverage,)
-    for wanted in coverages:
-        inner_probability("coverage", wanted)
+    coverages = coverages_of(coverage)
     processes = current() if spread else ALONE
 
     def fit(at: CutLike | None) -> Calibration:
@@ -86,7 +107,7 @@ def calibrate(
         outputs, targets = _of_all(rows, processes)
         temperature = fit_temperature(chosen_likelihood, outputs, targets)
         scores = chosen_likelihood.predictive(outputs, temperature=temperature).nonconformity(targets).flatten()
-        thresholds = {wanted: conformal_threshold(scores, wanted) for wanted in coverages}
+        thresholds = conformal_thresholds(scores, coverages)
         return Calibration(temperature, thresholds, num_examples, chosen_likelihood.name, samples, run.cut)
 
     if not isinstance(cut, Sequence):
@@ -116,6 +137,19 @@ def fit_temperature(likelihood: Likelihood, outputs: Tensor, targets: Tensor) ->
     low, high = (math.log(end) for end in TEMPERATURES)
     best = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-5})
     return math.exp(best.x) if best.fun < loss(0.0) else 1.0
+
+
+def coverages_of(coverage: float | Sequence[float]) -> tuple[float, ...]:
+    """One or several coverages, each of which must lie between 0 and 1."""
+    coverages = tuple(coverage) if isinstance(coverage, Sequence) else (coverage,)
+    for wanted in coverages:
+        inner_probability("coverage", wanted)
+    return coverages
+
+
+def conformal_thresholds(scores: Tensor, coverages: Sequence[float]) -> dict[float, float]:
+    """For each coverage the largest nonconformity within a set, from the scores (n,) of examples."""
+    return {coverage: conformal_threshold(scores, coverage) for coverage in coverages}
 
 
 def conformal_threshold(scores: Tensor, coverage: float) -> float:

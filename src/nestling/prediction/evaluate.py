@@ -60,17 +60,39 @@ def evaluate(
 ) -> Scores | list[Scores]:
     """Score a network over a loader of (inputs, targets), at one cut or at each of a list, which gives a list.
 
-    Every score is over the whole data set and of the distribution averaged over ``samples`` weight samples, as in
-    ``predict``. ``likelihood`` is by default the one that the network was trained with, which for numbers answers in
-    the units of the targets; "categorical" for a plain network. ``ood`` is a loader of out-of-distribution inputs, or
-    of pairs that begin with them; the scores say how well each uncertainty tells them from ``loader``. ``calibration``
-    is one, or a list with one per cut. ``num_bins`` is the number of bins of the reliability curve. With a ``seed`` the
-    samples for a batch depend only on the seed and the batch's number, so that a cut scores the same alone as in a
-    list; torch's random state, which threads share, is not used, except by the loader and the network's own code. None
-    draws from that state. ``spread`` shares the batches among the processes of torch.distributed: each of them must
-    make the call, and each gets the scores over all batches. ``by`` is as in ``predict``.
+    Every score is over the whole data set, and of the distribution averaged over the weight samples. With a ``seed``
+    the samples for a batch depend only on the seed and the batch's number, so that a cut scores the same alone as in a
+    list. torch's random state, which threads share, is then used only by the loader and the network's own code.
 
     For masks of one or several raters, samples should be joint: nest with ``sampling="shared"`` or ``"each"``.
+
+    Args:
+        model: A nested network, or a plain one.
+        loader: Batches of pairs: inputs (B, ...), and targets as the likelihood needs them.
+        cut: The cut, or a list of cuts; None for the network's current one.
+        samples: Weight samples to average over; 0 for the mean weights.
+        ood: A loader of out-of-distribution inputs, or of pairs that begin with them. The scores then say how well each
+            uncertainty tells them from ``loader``.
+        likelihood: By default the one that the network was trained with, which for numbers answers in the units of the
+            targets; ``"categorical"`` for a plain network.
+        calibration: One, or a list with one (or None) per cut.
+        num_bins: The number of bins of the reliability curve.
+        seed: Makes the weight samples reproducible; None draws from torch's random state.
+        spread: Share the batches among the processes of torch.distributed. Each of them must make the call, and each
+            gets the scores over all batches.
+        by: As in ``predict``.
+        batch: A function that makes pairs of the batches, if they are none.
+
+    Returns:
+        The scores, or one of them per cut.
+
+    Raises:
+        ArgumentError: If the loader is empty, can't be read once per cut, or a calibration is of another cut.
+
+    Examples:
+        >>> half, whole = nl.evaluate(nested, loader, cut=(0.5, 1.0))
+        >>> half.count, 0 <= whole.accuracy <= 1, "ece" in whole.to_dict()
+        (144, True, True)
     """
     chosen_likelihood = likelihood_for(model, likelihood)
     loader, ood = read_by(loader, batch), read_by(ood, batch)

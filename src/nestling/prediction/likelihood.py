@@ -19,7 +19,16 @@ class Likelihood(Learned, ABC):
     """The distribution p(target | output), in which the elements of a target are independent of each other.
 
     It is a module, because it may have parameters of its own: ``nested.likelihood`` is trained and saved with the
-    network.
+    network. A likelihood of your own has the abstract methods, and ``LIKELIHOODS`` finds it by its ``name``.
+
+    Attributes:
+        name: What ``likelihood=`` takes for it.
+
+    Examples:
+        >>> nested.likelihood.name, nested.likelihood.targets
+        ('categorical', 'classes')
+        >>> nested.likelihood.nll(torch.zeros(4, 10), torch.tensor([0, 1, 2, 3])).item()  # log(10)
+        2.302...
     """
 
     name: ClassVar[str]
@@ -68,7 +77,7 @@ class Likelihood(Learned, ABC):
         """Average the distributions of outputs (S, B, ...), each raised to the power 1 / temperature."""
 
     @abstractmethod
-    def answers(self, output: Tensor, temperature: float) -> dict[str, Tensor]:
+    def answers(self, output: Tensor, temperature: float | Tensor) -> dict[str, Tensor]:
         """The distribution of one output (B, ...), raised to the power 1 / temperature, as a file gives it: by name."""
 
     @abstractmethod

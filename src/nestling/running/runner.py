@@ -39,7 +39,7 @@ class BoundNetwork(Protocol):
 class Runner(ABC):
     """Runs ``module`` with smaller tensors in place of its own, and takes smaller copies out of it.
 
-    ``calls_layers`` says whether the module's layers run, which may draw a weight per example, or a graph with one
+    ``calls_layers`` says whether the module's layers run, which may draw weights per example, or a graph with one
     weight for all examples; ``plan`` describes that graph.
     """
 

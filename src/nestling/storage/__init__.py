@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         parsed,
         plain_file,
         put,
+        put_folder,
         read_bytes,
         read_json,
         read_tensors,
