@@ -966,16 +966,22 @@ def test_prune_to_a_target(place, tmp_path):
     assert f"under macs=0.5x, params=300 ({about['num_beyond']} more units dropped)" in said
 
 
-@pytest.mark.parametrize(("function", "record"), [(nl.nest, Nesting), (nl.prune, Pruning), (nl.search, Searching)])
+@pytest.mark.parametrize(
+    ("function", "record"),
+    [(nl.nest, Nesting), (nl.prune, Pruning), (nl.search, Searching), (nl.cascade, Cascading)],
+)
 def test_options_of_commands_are_those_of_python(function, record):
     """Each is an argument of the same name with the same default; bits have one only where there are some."""
-    defaults = {name: own.default for name, own in inspect.signature(function).parameters.items()}
+    defaults = {name: each.default for name, each in inspect.signature(function).parameters.items()}
     given = {name: value for name, value in vars(record()).items() if name != "bits"}
     assert given == {name: defaults[name] for name in given}
 
 
 def test_one_file_has_the_cuts_of_the_recipe(run, place, tmp_path):
-    commands.export(run, "onnx", all_widths=True, out=tmp_path / "all.onnx")
+    commands.cascade(run, (0.25, 1.0), Cascading(goal="macs=0.8x", samples=2))
+    said = commands.export(run, "onnx", all_widths=True, out=tmp_path / "all.onnx")
+    assert "averages 2 draws" in said, "why its cascade is not in the file"
+    assert "--samples 0" in said
     opened, loaded = nl.open_run(run), nl.data.load(str(place / "classes.npz"))
     x, _ = next(iter(loaded.batches("test", 500)))
     for cut in opened.recipe.cuts:
@@ -987,6 +993,39 @@ def test_one_file_has_the_cuts_of_the_recipe(run, place, tmp_path):
         assert answers.about["thresholds"]["0.9"] == fitted.thresholds[0.9]
     with pytest.raises(ArgumentError, match="left out with all_widths"):
         commands.export(run, "onnx", all_widths=True, cut=0.5)
+
+
+def test_a_file_of_several_widths_has_the_cascade_of_the_run(run, place, tmp_path):
+    """That of the mean weights, which answers as in torch."""
+    commands.cascade(run, (0.25, 1.0), Cascading(goal="macs=0.8x", samples=0))
+    said = commands.export(run, "onnx", all_widths=True, out=tmp_path / "all.onnx")
+    assert "open_cascade" in said
+    loaded = nl.data.load(str(place / "classes.npz"))
+    x, _ = next(iter(loaded.batches("test", 500)))
+    fitted = nl.Cascade.load(run, nl.open_run(run).nested).predict(x)
+    found = nl.runtime.open_cascade(tmp_path / "all.onnx").predict(loaded.test.inputs.numpy())
+    assert found.stages.tolist() == fitted.stages.tolist()
+    assert np.allclose(found.probs, fitted.probs, atol=1e-5)
+    table = nl.runtime.open(tmp_path / "all.onnx").about["widths"]["table"]
+    assert {row["name"] for row in table} == {"0.25", "0.5", "1"}, "those of the recipe and of the cascade"
+
+
+def test_a_repository_for_triton_has_a_model_of_each_width(run, tmp_path):
+    """Those of the recipe and of the run's cascade, calibrated as single files are."""
+    commands.cascade(run, (0.5, 1.0), Cascading(goal="latency_ms=1x", samples=0), measured_in="onnxruntime")
+    fitted = nl.Cascade.load(run, nl.open_run(run).nested)
+    assert all(stage.ms > 0 for stage in fitted.stages)
+    assert fitted.goal == "latency_ms=1x"
+    said = commands.export(run, "triton", out=tmp_path / "models")
+    names = ["run_0_5", "run_1", "run_cascade"]
+    assert ", ".join(names) in said
+    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == names
+    about = nl.runtime.open(tmp_path / "models/run_0_5/1/model.onnx").about
+    assert about["calibrated_on"]["samples"] == 0
+    with pytest.raises(ArgumentError, match="left out for Triton"):
+        commands.export(run, "triton", all_widths=True)
+    with pytest.raises(RunError, match="is there already"):
+        commands.export(run, "triton", cut=0.5, out=tmp_path / "models")
 
 
 def test_a_file_in_8_bits_is_written_beside_the_one_in_float(run, tmp_path):

@@ -55,19 +55,19 @@ def demo(out: Path, *, seed: int = 0) -> str:
     """Train the three methods, save the nested network and the picture under ``out``, and return the text to print."""
     digits = data.load("cluttered_digits", hold_out=HELD_OUT, seed=seed)
     recipe = RECIPE.but(seed=seed)
-    with Progress(2 + len(WIDTHS), "demo") as progress:
+    with Progress(2 + len(WIDTHS), "demo", step="training") as progress:
         progress.say(f"BN3: one Bayesian network for every width, {recipe.epochs} epochs")
         bayesian = _nested(digits, seed)
-        run = train(bayesian, digits, recipe, out=make_folder(out), quiet=True)
+        run = train(bayesian, digits, recipe, out=make_folder(out), quiet=not progress.is_live)
         progress.step()
         progress.say("FN3: one plain network for every width")
         fixed = _nested(digits, seed, order="uniform", weights=None)
-        train(fixed, digits, recipe.but(objective="elbo", draws=2, coupled=0.0), quiet=True)
+        train(fixed, digits, recipe.but(objective="elbo", draws=2, coupled=0.0), quiet=not progress.is_live)
         progress.step()
         alone = []
         for width in WIDTHS:
             progress.say(f"alone: a plain network of the size of cut {width:g}")
-            alone.append(_train_alone(digits, width, recipe))
+            alone.append(_train_alone(digits, width, recipe, quiet=not progress.is_live))
             progress.step()
     methods = [
         Figures("BN3", [_scores(bayesian, digits, width) for width in WIDTHS]),
@@ -96,9 +96,10 @@ def _write_page(run: Run, digits: Data, others: Sequence[Figures], costs: Sequen
     assert run.folder is not None
     beside = [
         OtherNetworks(
-            _LABELS[own.method], [(price, scores.to_dict()) for price, scores in zip(costs, own.scores, strict=True)]
+            _LABELS[method.method],
+            [(price, scores.to_dict()) for price, scores in zip(costs, method.scores, strict=True)],
         )
-        for own in others
+        for method in others
     ]
     words = shlex.quote(str(run.folder))
     sample = sample_of(digits, digits.batches("held_out", BATCH, limit=MOST_MEASURED), None, MOST_MEASURED)
@@ -116,7 +117,7 @@ def _nested(digits: Data, seed: int, **options: Any) -> Nested:  # noqa: ANN401
     return nest(network, torch.zeros(2, *digits.input_shape), num_blocks=NUM_BLOCKS, num_always=NUM_ALWAYS, **options)
 
 
-def _train_alone(digits: Data, width: float, recipe: Recipe) -> ClassScores:
+def _train_alone(digits: Data, width: float, recipe: Recipe, *, quiet: bool) -> ClassScores:
     """The scores of a plain network with the size of a width, trained by itself for the same number of epochs."""
     network = extract(_nested(digits, recipe.seed, weights=None), width).requires_grad_(True)
     with torch.random.fork_rng(devices=[]):
@@ -124,7 +125,7 @@ def _train_alone(digits: Data, width: float, recipe: Recipe) -> ClassScores:
         network.apply(_reset)
     example = torch.zeros(2, *digits.input_shape)
     whole = nest(network, example, order="full", weights=None, num_blocks=2, num_always=1, sort="none")
-    train(whole, digits, recipe.but(cuts=(1.0,), epochs=min(recipe.epochs, ALONE_EPOCHS)), quiet=True)
+    train(whole, digits, recipe.but(cuts=(1.0,), epochs=min(recipe.epochs, ALONE_EPOCHS)), quiet=quiet)
     return _scores(whole, digits, 1.0)
 
 

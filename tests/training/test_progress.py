@@ -1,14 +1,11 @@
-"""What a run shows: lines on a pipe, a bar on a terminal, nothing when asked to be quiet."""
-
-import io
-import sys
+"""What a run shows where there is no terminal: lines, and nothing when asked to be quiet."""
 
 import pytest
 from small_networks import QUICK, examples, nested_mlp
 
 from nestling.training import train
 from nestling.training.loop import Loop
-from nestling.training.progress import Progress, watched
+from nestling.training.progress import Progress
 
 
 def run(**options):
@@ -52,30 +49,9 @@ def test_a_run_that_goes_on_says_so(capsys, tmp_path, monkeypatch):
     assert second.startswith("epoch 2/2")
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_a_bar_on_a_terminal(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    with Progress(10, "train", done=3) as progress:
-        progress.step(loss="0.5")
-        progress.say("a line")
-    text = sys.stderr.getvalue()
-    assert "train" in text
-    assert "3/10" in text
-    assert "a line\n" in text
-
-
 @pytest.mark.parametrize("shown", [True, False])
 def test_lines_of_a_progress_without_a_terminal(capsys, shown):
     with Progress(10, "train", shown=shown) as progress:
         progress.step(loss="0.5")
         progress.say("a line")
     assert capsys.readouterr() == ("", "a line\n" if shown else "")
-
-
-def test_items_are_passed_on(capsys):
-    assert list(watched(iter([3, 1, 2]), "items")) == [3, 1, 2]
-    assert capsys.readouterr() == ("", "")

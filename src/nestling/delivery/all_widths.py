@@ -15,9 +15,9 @@ from nestling.delivery.formats.onnx import converted, finished
 from nestling.delivery.graphs import plain_graph
 from nestling.delivery.open_program import open_program, refused_by_exporter
 from nestling.delivery.source import as_known, source_of
-from nestling.delivery.width_table import ROW, Wanted, WidthTable
+from nestling.delivery.width_table import ROW, WidthTable
 from nestling.errors import ArgumentError
-from nestling.prediction import Calibration
+from nestling.prediction import Calibration, CutLike
 from nestling.running import Nested, OpenWidths, in_mode
 
 GraphOf = Callable[[nn.Module, Callable[[], Tensor]], Graph]
@@ -26,7 +26,7 @@ GraphOf = Callable[[nn.Module, Callable[[], Tensor]], Graph]
 
 def all_widths_model(
     nested: Nested,
-    cuts: Mapping[str, Wanted] | Sequence[Wanted],
+    cuts: Mapping[str, CutLike] | Sequence[CutLike],
     graph_of: GraphOf | None = None,
     *,
     quality: Mapping[str, float] | None = None,
@@ -57,9 +57,10 @@ def all_widths_model(
         ArgumentError: The cuts are less than two, or differ in more than units and norms: in bits or whole layers.
         NestlingError: The network can't be written with open sizes; the message names the layer or line.
 
-    Example:
-        >>> model = all_widths_model(nested, [0.25, 0.5, 1.0])
-        >>> onnx.save(model, "network.onnx")
+    Examples:
+        >>> model = nl.delivery.all_widths_model(nested, [0.5, 1.0])
+        >>> [output.name for output in model.graph.output]
+        ['probs', 'logits']
     """
     check_extra("onnx", "onnx", "onnxscript")
     from nestling.delivery.open_onnx import edited  # needs onnx, which may be missing

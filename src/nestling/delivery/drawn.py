@@ -11,7 +11,7 @@ from nestling.delivery.answers import answer_names, answers
 from nestling.delivery.fields import Fields
 from nestling.delivery.formats import Graph, Port
 from nestling.delivery.mean_graph import LINEAR, DrawnLayer, MeanGraph, mean_graph, size_of
-from nestling.errors import ArgumentError, NestlingError
+from nestling.errors import NestlingError
 from nestling.prediction import Likelihood, likelihood_for
 from nestling.reading import Cut
 from nestling.running import TOLERANCE, Nested, extract, gap
@@ -43,25 +43,21 @@ def drawn_graph(
     Raises:
         NestlingError: If nothing is drawn, or the network can't run with open batches.
 
-    Example:
-        >>> graph = drawn_graph(nested, 0.5)
-        >>> noise = noise_for(graph.about["noise"], seed=0, batch=len(x))
-        >>> probs, entropy, aleatoric, epistemic = graph.module(x, torch.from_numpy(noise))
+    Examples:
+        >>> graph = nl.delivery.drawn_graph(nested, 0.5)
+        >>> noise = nl.runtime.noise_for(graph.about["noise"], seed=0, batch=len(images))
+        >>> probs, entropy, aleatoric, epistemic = graph.module(images, torch.from_numpy(noise))
+        >>> tuple(probs.shape)
+        (100, 10)
     """
     means = mean_graph(nested, cut)
-    if not means.layers:
-        given, advice = "a network without variational layers", "Nest it with weights='auto', or export it plain."
-        raise ArgumentError("nested", given, "one whose weights are drawn", advice)
     module = DrawnGraph(means, likelihood_for(nested, likelihood), temperature).eval()
     record = module.noise
     example = means.example
     sizes = {"samples": SAMPLES, "batch": len(example)}
     noise = example.new_zeros(*(sizes[axis] for axis in record["axes"]), record["values"])
     _check(module, extract(nested, cut), example)
-    ports = (
-        Port("x", example, {0: "batch"}),
-        Port("noise", noise, dict(enumerate(record["axes"]))),
-    )
+    ports = (Port("x", example, {0: "batch"}), Port("noise", noise, dict(enumerate(record["axes"]))))
     return Graph(module, ports, answer_names(module.likelihood), {"noise": record})
 
 
@@ -93,7 +89,7 @@ class DrawnGraph(nn.Module):
         return {"axes": axes, "values": sum(number for _, number in layers), "samples": SAMPLES, "layers": layers}
 
     def num_values(self, node: fx.Node) -> int:
-        """The number of noise values that a layer takes per draw."""
+        """How many noise values a layer takes per draw."""
         return self.fields_of(node).num_values if node.name in self.fields else _num_units(node)
 
     def fields_of(self, node: fx.Node) -> Fields:
@@ -192,8 +188,8 @@ def _check(module: DrawnGraph, plain: nn.Module, example: Tensor) -> None:
     x = torch.randn(len(example) + 2, *example.shape[1:], generator=torch.Generator().manual_seed(0)).to(example)
     shape = (2, module.noise["values"]) if module.shared else (2, len(x), module.noise["values"])
     try:
-        found = module.outputs(x, x.new_zeros(shape))
-        differs = max(gap(plain(x), drawn) for drawn in found) > TOLERANCE
+        outputs = module.outputs(x, x.new_zeros(shape))
+        differs = max(gap(plain(x), drawn) for drawn in outputs) > TOLERANCE
     except RuntimeError:
         differs = True
     if differs:

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from nestling.delivery.about import described_calibration
 from nestling.errors import ArgumentError
-from nestling.prediction import Calibration
+from nestling.prediction import Calibration, CutLike
 from nestling.reading import Cut, Group, Holders, cut_names, make_cut
 from nestling.running import Nested, OpenWidths, axes_of, cost, in_mode, kept_of, plain_name
 
-Wanted = float | Mapping[str, int] | Cut
 ROW = "row"
 """The dimension whose size is the number of a row of the table, counted from 1, where rows have values of their own."""
 
@@ -48,7 +47,7 @@ class WidthTable:
     def __init__(
         self,
         nested: Nested,
-        cuts: Mapping[str, Wanted] | Sequence[Wanted],
+        cuts: Mapping[str, CutLike] | Sequence[CutLike],
         *,
         each_group: bool = False,
         calibrations: Sequence[Calibration] = (),
@@ -86,7 +85,9 @@ class WidthTable:
 
     def units(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """The units that each group keeps, from the sizes of the dimensions, which may be symbolic."""
-        open_units = {name: times * sizes[own.name] for own in self.symbols for name, times in own.units.items()}
+        open_units = {
+            name: times * sizes[symbol.name] for symbol in self.symbols for name, times in symbol.units.items()
+        }
         return self._fixed | open_units
 
     def network(self) -> OpenWidths:
@@ -96,7 +97,7 @@ class WidthTable:
     def about(self, quality: Mapping[str, float] | None = None) -> dict[str, Any]:
         """The table as a record: for each row its cut, cost and quality, and the sizes that choose it."""
         return {
-            "symbols": {own.name: {"units": dict(own.units), "most": own.most} for own in self.symbols},
+            "symbols": {symbol.name: {"units": dict(symbol.units), "most": symbol.most} for symbol in self.symbols},
             "row": ROW if self.has_rows else None,
             "table": [self._about(row, quality or {}) for row in range(len(self.cuts))],
         }
@@ -117,7 +118,7 @@ class WidthTable:
         }
 
 
-def _named(nested: Nested, cuts: Mapping[str, Wanted] | Sequence[Wanted]) -> dict[str, Cut]:
+def _named(nested: Nested, cuts: Mapping[str, CutLike] | Sequence[CutLike]) -> dict[str, Cut]:
     if isinstance(cuts, Mapping):
         named = {name: make_cut(nested.groups, cut) for name, cut in cuts.items()}
     else:
@@ -147,9 +148,9 @@ def _base(nested: Nested, cuts: Sequence[Cut]) -> Cut:
     """The cut of the file's tensors: every unit; layers and bits as all cuts have them."""
     widths = {}
     for group in nested.groups.free:
-        found = sorted({cut[group.name] for cut in cuts})
-        widths[group.name] = group.num_blocks if group.slices else found[0]
-        if not group.slices and len(found) > 1:
+        widths_of_group = sorted({cut[group.name] for cut in cuts})
+        widths[group.name] = group.num_blocks if group.slices else widths_of_group[0]
+        if not group.slices and len(widths_of_group) > 1:
             what = "bits" if group.quantises else "layers"
             given = f"cuts with other {what} of {group.name}"
             raise ArgumentError("cuts", given, f"cuts with the same {what} in one file", "Export each cut.")
@@ -169,10 +170,10 @@ def _symbols(groups: Sequence[Group], kept: Sequence[Mapping[str, int]], each_gr
                     f"of groups of at least {FEWEST} units",
                 )
                 raise ArgumentError("cuts", given, needed, "Keep it whole at every cut, or export each cut.")
-            own, _ = sets.setdefault(group.name if each_group else proportions, ({}, proportions[-1]))
-            own[group.name] = times
-    names = ["width"] if len(sets) == 1 else _names([next(iter(own)) for own, _ in sets.values()])
-    return [Symbol(name, own, most) for name, (own, most) in zip(names, sets.values(), strict=True)]
+            times_of_groups, _ = sets.setdefault(group.name if each_group else proportions, ({}, proportions[-1]))
+            times_of_groups[group.name] = times
+    names = ["width"] if len(sets) == 1 else _names([next(iter(units)) for units, _ in sets.values()])
+    return [Symbol(name, units, most) for name, (units, most) in zip(names, sets.values(), strict=True)]
 
 
 def _step(size: int, most: int) -> int:
@@ -198,8 +199,8 @@ def _tables(nested: Nested, cuts: Sequence[Cut], base: Cut, kept: Sequence[Mappi
         tables: dict[str, Tensor] = {}
         for cut, units in zip(cuts, kept, strict=True):
             expected = dict(whole)
-            for (name, axis), own in parts.items():
-                expected[name] = kept_of(expected[name], axis, own, units)
+            for (name, axis), parts_of_axis in parts.items():
+                expected[name] = kept_of(expected[name], axis, parts_of_axis, units)
             for name, tensor in _plain(nested, cut, whole).items():
                 if not torch.equal(tensor, expected[name]):
                     tables.setdefault(name, _empty_table(name, whole[name], len(cuts)))

@@ -175,6 +175,9 @@ class Stage:
 
 
 def _kept_units(nested: Nested) -> dict[str, float]:
+    """The share of all units that the gates keep now, and the number at each place."""
     gates = gates_in(nested)
     with torch.no_grad():
-        return {name: float(gate.keep(gates.threshold).sum()) for name, gate in gates.by_name.items()}
+        flags = {name: gate.keep(gates.threshold) for name, gate in gates.by_name.items()}
+    numbers = {name: float(own.sum()) for name, own in flags.items()}
+    return {"kept": sum(numbers.values()) / sum(own.numel() for own in flags.values()), **numbers}

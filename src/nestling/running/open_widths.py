@@ -104,7 +104,7 @@ def axes_of(nested: Nested, names: Collection[str]) -> dict[tuple[str, int], lis
             if name in names:
                 owners[name, piece.axis].append((group, piece.rows))
     shapes = {plain_name(name): tensor.shape for name, tensor in nested.tensors().items()}
-    return {(name, axis): _parts(name, shapes[name][axis], own) for (name, axis), own in owners.items()}
+    return {(name, axis): _parts(name, shapes[name][axis], pieces) for (name, axis), pieces in owners.items()}
 
 
 def _parts(name: str, size: int, owners: Sequence[tuple[Group, Tensor]]) -> list[Part]:

@@ -76,7 +76,9 @@ def _shapes(about: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, lis
 def _fits(array: np.ndarray, shape: Any) -> bool:  # noqa: ANN401 (OpenVINO's PartialShape)
     """Whether an array has the shape of an input, some sizes of which may be open."""
     sizes = [None if size.is_dynamic else size.get_length() for size in shape]
-    return array.ndim == len(sizes) and all(size in (None, own) for size, own in zip(sizes, array.shape, strict=True))
+    return array.ndim == len(sizes) and all(
+        size in (None, actual) for size, actual in zip(sizes, array.shape, strict=True)
+    )
 
 
 def imported_openvino() -> Any:  # noqa: ANN401 (a package that may be missing)

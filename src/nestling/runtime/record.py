@@ -1,6 +1,7 @@
 """The record that travels in a file: what its inputs and outputs mean, and what is known of the network."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ FORMAT = 1
 """Version of the record."""
 DTYPES = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64", "bool")
 """What inputs may be."""
+CASCADE_SCORES = ("entropy", "max_probability")
+"""How a cascade can say how unsure a stage is, where weights are not drawn."""
 _MOST = 16 * 2**20
 """No record has more characters."""
 
@@ -85,6 +88,29 @@ def _is_share(entry: object) -> bool:
     return entry is None or (isinstance(entry, int | float) and 0 <= entry <= 1)
 
 
+def _is_cascade(entry: object) -> bool:
+    if not isinstance(entry, dict) or entry.get("score") not in CASCADE_SCORES:
+        return False
+    stages = entry.get("stages")
+    has_sets = _are_thresholds(entry.get("set_thresholds")) and isinstance(entry.get("goal"), str)
+    return has_sets and isinstance(stages, list) and bool(stages) and all(map(_is_stage, stages))
+
+
+def _is_stage(entry: object) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or not _are_sizes(entry.get("cut")):
+        return False
+    threshold, temperature, macs = (entry.get(name) for name in ("threshold", "temperature", "macs"))
+    return (threshold is None or _is_number(threshold)) and _is_positive(temperature) and _is_positive(macs)
+
+
+def _is_number(entry: object) -> bool:
+    return isinstance(entry, int | float) and not isinstance(entry, bool) and math.isfinite(entry)
+
+
+def _is_positive(entry: object) -> bool:
+    return _is_number(entry) and entry > 0  # type: ignore[operator]
+
+
 _ENTRIES = {
     "inputs": _are_inputs,
     "classes": lambda entry: entry is None or _are_names(entry),
@@ -92,5 +118,6 @@ _ENTRIES = {
     "sizes": lambda entry: entry is None or _are_sizes(entry),
     "widths": lambda entry: entry is None or _are_widths(entry),
     "kept": _is_share,
+    "cascade": lambda entry: entry is None or _is_cascade(entry),
 }
 """The entries of a record that are used here, each with its check; all but the inputs may be missing."""

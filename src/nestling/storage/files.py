@@ -184,6 +184,16 @@ def put(files: Sequence[Path], source: Path, target: Path) -> list[Path]:
     return places
 
 
+def put_folder(source: Path, target: Path) -> None:
+    """Move a folder with all that is in it to a place where there is none, or an empty one, flushed to disk first."""
+    for file in source.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+    os.replace(source, target)
+    flush_folder(target.parent)
+
+
 def remove_parts(folder: Path) -> None:
     """Remove the files that a killed process left half written."""
     for file in folder.iterdir():

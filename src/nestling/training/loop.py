@@ -13,13 +13,13 @@ from nestling.distributions import Tempered
 from nestling.errors import DivergenceError, NonFiniteError, ProcessError, RunError
 from nestling.prediction import Likelihood, Scores, evaluate
 from nestling.processes import ALONE, Processes
-from nestling.reading import cut_names, make_cut
 from nestling.running import Nested, norms_with_statistics, recalibrate
 from nestling.seeding import Purpose, generator, reseed
 from nestling.torch_parts import pytree
 from nestling.training import schedules
 from nestling.training.checkpoint import State
 from nestling.training.elbo import step_terms
+from nestling.training.epochs import epoch_line, epoch_table, figures_of, short
 from nestling.training.kept_state import Keeper
 from nestling.training.non_finite import diverged, diverged_in_validation, weights_gone_wrong
 from nestling.training.objectives import check_objective
@@ -29,15 +29,18 @@ from nestling.training.recipe import Recipe
 from nestling.training.run_batches import Feed
 from nestling.training.spreading import give_best, share_buffers, take_up
 from nestling.training.stopping import Stopped, Stopping
-from nestling.training.terms import Terms, checked_pair
+from nestling.training.terms import Step, Terms, checked_pair
 
 CHECKPOINT_SECONDS = 300.0
 """A checkpoint is written after each epoch, and within an epoch whenever this many seconds have passed."""
 STEP_BACK = 0.5
 """The factor on the learning rates when a run that diverged goes back."""
+TRAINING = "train"
+"""The name of the only stage of a training; a pruning has several."""
 Figures = Callable[[Nested], Mapping[str, float]]
 """The caller's figures of a network, which the log has per epoch."""
-_SUMMED = ("loss", "nll", "weight_kl", "order_kl")
+_SUMMED = {"loss": "loss", "nll": "NLL", "weight_kl": "weight KL", "order_kl": "order KL"}
+"""The terms of a step that are averaged over an epoch, and what they are called on a terminal."""
 
 
 class Loop:
@@ -65,8 +68,9 @@ class Loop:
         self.optimiser = make_optimiser(nested, recipe, self.num_steps)
         self.largest_kappa = schedules.largest_kappa(recipe, nested, feed.train.dataset_size)
         self.state = State()
-        self.device = next((t.device for t in nested.tensors().values()), torch.device("cpu"))
+        self.device = nested.device
         self.teacher = None if teacher is None else _frozen(teacher).to(self.device)
+        self.stage = (nested.made_with or {}).get("stage", TRAINING)
         self._cuts = sorted(set(recipe.cuts))
         self._began = self._written = time.monotonic()
 
@@ -105,7 +109,7 @@ class Loop:
 
     def _train(self, quiet: bool) -> None:
         self.nested.statistics = {}  # those of other weights
-        with Progress(self.num_steps, "train", done=self.state.step, shown=not quiet) as progress:
+        with Progress(self.num_steps, self.stage, done=self.state.step, shown=not quiet) as progress:
             if self.keeper.notice:
                 progress.say(self.keeper.notice)
             if self.state.step:
@@ -117,18 +121,26 @@ class Loop:
                 except DivergenceError as error:
                     self._step_back(error, progress)
                 else:
-                    progress.say(self._report(self.keeper.lines[-1]))
+                    self._show(self.keeper.lines[-1], progress)
+
+    def _show(self, line: dict[str, Any], progress: Progress) -> None:
+        """Print the line of an epoch, and show its figures of each width below the bar."""
+        mark = "  kept" if line["kept"] and self.recipe.keep == "best" else ""
+        progress.below(epoch_table(line, self.nested.groups))
+        stage = "" if self.stage == TRAINING else f"{self.stage}  "
+        progress.say(f"{stage}{epoch_line(line, self.nested.groups, self.recipe.epochs)}{mark}")
 
     def _epoch(self, progress: Progress) -> None:
         state = self.state
         self.feed.train.set_epoch(state.epoch)
+        progress.what = f"{self.stage}  epoch {state.epoch + 1} of {self.recipe.epochs}"
         self.nested.train()
         for batch in self.feed.train.from_batch(state.batch):
             figures, stop = self._step(batch)
             state.step, state.batch = state.step + 1, state.batch + 1
             for name, value in figures.items():
                 state.sums[name] = state.sums.get(name, 0.0) + value
-            progress.step(loss=f"{figures['loss']:.3f}")
+            progress.step(**{shown: short(figures[name]) for name, shown in _SUMMED.items()})
             if stop:
                 self._stop()
             if time.monotonic() - self._written > CHECKPOINT_SECONDS:
@@ -215,7 +227,8 @@ class Loop:
         widths = generator(Purpose.WIDTHS, self.recipe.seed, self.state.step)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._in_bfloat16()):
             scale = self._kappa(share) / examples
-            return step_terms(self.nested, inputs, targets, self.recipe, self.likelihood, scale, widths, self.teacher)
+            step = Step(self.nested, inputs, targets, self.recipe, self.likelihood, scale, widths, self.teacher)
+            return step_terms(step)
 
     def _validate_and_keep(self, means: dict[str, float]) -> dict[str, Any]:
         """Validate at the recipe's cuts, keep the weights unless others were clearly better; return the log's line."""
@@ -244,7 +257,7 @@ class Loop:
             **means,
             "lr": self.optimiser.param_groups[0]["largest_lr"] * self._lr_factor(share),
             "kappa": self._kappa(share),
-            "validation": {str(cut): _figures(at_cut) for cut, at_cut in scores.items()},
+            "validation": {str(cut): figures_of(at_cut) for cut, at_cut in scores.items()},
             "validation_nll": nll,
             "validation_quality": quality,
             "kept": kept,
@@ -296,35 +309,7 @@ class Loop:
         has_it = self.device.type == "cuda" and torch.cuda.is_bf16_supported()
         return wanted == "bfloat16" or (wanted == "auto" and has_it)
 
-    def _report(self, line: dict[str, Any]) -> str:
-        groups = self.nested.groups
-        scores = {make_cut(groups, float(cut)): figures for cut, figures in line["validation"].items()}
-        names = cut_names(groups, map(float, line["validation"]))
-        at = "  ".join(f"{name}: {_headline(scores[cut])}" for cut, name in names.items())
-        at += "".join(f"  {name} {value:.4g}" for name, value in line["figures"].items())
-        mark = "  kept" if line["kept"] and self.recipe.keep == "best" else ""
-        return f"epoch {line['epoch']}/{self.recipe.epochs}  loss {line['loss']:.4f}  validation {at}{mark}"
-
 
 def _frozen(teacher: nn.Module) -> nn.Module:
     """A copy of a teacher in eval mode without gradients."""
     return deepcopy(teacher).eval().requires_grad_(False)
-
-
-def _headline(figures: dict[str, float]) -> str:
-    """The most important figure."""
-    if "dice" in figures:  # accuracy says little for images: nearly all pixels are background, and correct
-        return f"Dice {figures['dice']:.3f}"
-    if "accuracy" in figures:
-        return f"{figures['accuracy']:.2%}"
-    name = "rmse" if "rmse" in figures else "nll"
-    return f"{name} {figures[name]:.4g}"
-
-
-def _figures(scores: Scores) -> dict[str, float]:
-    figures = {"nll": scores.nll}
-    for name in ("accuracy", "rmse", "dice"):
-        value = getattr(scores, name, None)
-        if value is not None:
-            figures[name] = value
-    return figures

@@ -11,7 +11,7 @@ from nestling.report.page.drawing import chosen
 from nestling.report.page.learned import by_width, lines_figure, log_line
 from nestling.report.page.metrics import AUROC, ECE, NLL, SIZES, Metric, quality_of
 from nestling.report.page.networks import thinned
-from nestling.report.page.origin import short
+from nestling.report.page.origin import mapping, short
 from nestling.report.page.parts import code, empty, figure, following, legend, section
 from nestling.report.page.pruning_page import PruningRecord
 from nestling.report.page.run_page import Report
@@ -28,7 +28,8 @@ Point = tuple[Cost, Mapping[str, Any]]
 def comparison_page(reports: Sequence[Report], prunings: Sequence[PruningRecord], made_here: str) -> str:
     """The page as text; pictures have room for the first few runs, tables have all."""
     runs = [
-        OtherNetworks(report.title, [(own.cost, own.scores) for own in report.choice.networks]) for report in reports
+        OtherNetworks(report.title, [(network.cost, network.scores) for network in report.choice.networks])
+        for report in reports
     ]
     series = [*runs, *(pruning.series for pruning in prunings)]
     metric = quality_of(series[0].points[-1][1])
@@ -69,7 +70,7 @@ def comparison_page(reports: Sequence[Report], prunings: Sequence[PruningRecord]
         ),
     ]
     title = " · ".join(one.label for one in series)
-    data = {"first": first, "networks": [{"words": own} for own in words]}
+    data = {"first": first, "networks": [{"words": each} for each in words]}
     subtitle = f"{len(reports)} run{'' if len(reports) == 1 else 's'}, {len(prunings)} pruned"
     return document(title, subtitle, [summary(cards), bar, *sections], data)
 
@@ -81,12 +82,12 @@ def _budgets(series: Sequence[OtherNetworks]) -> list[float]:
 
 def _under(one: OtherNetworks, budget: float, metric: Metric) -> int | None:
     """The number of the best network of a series within a budget, if there is one."""
-    found = [
+    fitting = [
         (value if metric.higher_is_better else -value, -cost, number)
         for number, (price, scores) in enumerate(one.points)
         if (cost := BY.of(price)) is not None and cost <= budget and (value := metric.of(scores)) is not None
     ]
-    return max(found)[2] if found else None
+    return max(fitting)[2] if fitting else None
 
 
 def _columns(metric: Metric) -> list[Metric]:
@@ -99,7 +100,7 @@ def _cells(point: Point | None, metric: Metric) -> list[str]:
         return ["-"] * (len(_columns(metric)) + len(SIZES))
     price, scores = point
     return [
-        *(own.written(own.of(scores)) for own in _columns(metric)),
+        *(column.written(column.of(scores)) for column in _columns(metric)),
         *(size.written(size.of(price)) for size in SIZES),
     ]
 
@@ -117,22 +118,22 @@ def _words(series: Sequence[OtherNetworks], budget: float, metric: Metric) -> di
 def _answer(
     reports: Sequence[Report], series: Sequence[OtherNetworks], best: Sequence[int | None], metric: Metric
 ) -> str:
-    found = [
+    ranked = [
         (value if metric.higher_is_better else -value, one.label, value)
         for one, number in zip(series, best, strict=True)
         if number is not None and (value := metric.of(one.points[number][1])) is not None
     ]
-    if not found:
+    if not ranked:
         return "None of them has scores."
     if len({str(report.run.data.get("fingerprint")) for report in reports}) > 1:
         return "They were trained on different data, so that their scores are not of the same task."
-    _, name, value = max(found)
+    _, name, value = max(ranked)
     return f"Without a limit {name} has the best {metric.name}, {metric.written(value)}; the slider sets a limit."
 
 
 def _table(series: Sequence[OtherNetworks], best: Sequence[int | None], metric: Metric) -> Html:
     """The best network of each under the chosen budget."""
-    names = [*(own.name for own in _columns(metric)), *(size.name for size in SIZES)]
+    names = [*(column.name for column in _columns(metric)), *(size.name for size in SIZES)]
     rows = []
     for row, (one, number) in enumerate(zip(series, best, strict=True)):
         cells = _cells(None if number is None else one.points[number], metric)
@@ -150,23 +151,23 @@ def _table(series: Sequence[OtherNetworks], best: Sequence[int | None], metric: 
 
 def _curves(series: Sequence[OtherNetworks], metric: Metric, budgets: Sequence[float]) -> Html:
     metrics = [
-        own
-        for own in (metric, ECE, AUROC)
-        if any(own.of(scores) is not None for one in series for _, scores in one.points)
+        each
+        for each in (metric, ECE, AUROC)
+        if any(each.of(scores) is not None for one in series for _, scores in one.points)
     ]
     panels = []
-    for own in metrics:
-        frame = frame_of(own, BY, series)
+    for each in metrics:
+        frame = frame_of(each, BY, series)
         marks = []
         for one in series[:MOST_SERIES]:
             places = []
             for budget in budgets:
                 number = _under(one, budget, metric)
                 price, scores = one.points[number] if number is not None else (None, {})
-                value, cost = own.of(scores), None if price is None else BY.of(price)
+                value, cost = each.of(scores), None if price is None else BY.of(price)
                 places.append(None if value is None or cost is None else frame.place((cost, value)))
             marks.append(chosen(places))
-        panels.append(panel(own, BY, frame, series, marks))
+        panels.append(panel(each, BY, frame, series, marks))
     rows = [
         (f"{one.label} {number}", price, scores)
         for one in series
@@ -186,9 +187,9 @@ def _training(reports: Sequence[Report]) -> Html:
     """The validation of the widest cut of each run, and its loss, epoch by epoch."""
     lines, losses, metric = {}, {}, NLL
     for report in reports:
-        own, metric = by_width(report.run.log)
-        if own:
-            lines[report.title] = own[max(own, key=_fraction)]
+        widths, metric = by_width(report.run.log)
+        if widths:
+            lines[report.title] = widths[max(widths, key=_fraction)]
             losses[report.title] = log_line(report.run.log, "nll")
     if not lines:
         return empty("No run has a log.")
@@ -215,13 +216,8 @@ def _differences(reports: Sequence[Report]) -> Html:
         rows[entry.name] = [short(getattr(report.run.recipe, entry.name)) for report in reports]
     rows["data"] = [str(report.run.data.get("name")) for report in reports]
     for key, name in (("model", "network"), ("nest", "nested with")):
-        rows[name] = [short(_described(report).get(key)) for report in reports]
+        rows[name] = [short(mapping(report.record.get("network")).get(key)) for report in reports]
     different = [[name, *values] for name, values in rows.items() if len(set(values)) > 1]
     if not different:
         return empty("They were made by the same recipe, from the same data and network.")
     return html_table(["entry", *(report.title for report in reports)], different, names=1 + len(reports))
-
-
-def _described(report: Report) -> Mapping[str, Any]:
-    network = report.record.get("network")
-    return network if isinstance(network, Mapping) else {}

@@ -63,13 +63,13 @@ class Choice:
     @property
     def first(self) -> int:
         """The smallest network whose quality is close to the best: the page opens with it."""
-        found = [(value, number) for number, value in enumerate(self.qualities()) if value is not None]
-        if not found:
+        measured = [(value, number) for number, value in enumerate(self.qualities()) if value is not None]
+        if not measured:
             return len(self.networks) - 1
-        values = [value for value, _ in found]
+        values = [value for value, _ in measured]
         best = max(values) if self.metric.higher_is_better else min(values)
         allowed = CLOSE[True] if self.metric.is_share else CLOSE[False] * abs(best)
-        return next(number for value, number in found if abs(value - best) <= allowed)
+        return next(number for value, number in measured if abs(value - best) <= allowed)
 
 
 def networks_of(
@@ -82,14 +82,14 @@ def networks_of(
     quiet: bool,
 ) -> Choice:
     """The networks of a run, measured on the sample; without one they have the scores that the run's files hold."""
-    size, found = _of_recipe(run, saved) if curve is None else _of_curve(run, curve)
+    size, unmeasured = _of_recipe(run, saved) if curve is None else _of_curve(run, curve)
     calibrations = {calibration.cut: calibration for calibration in run.calibrations}
     networks = list[Network]()
-    with Progress(len(found), "report", shown=not quiet) as progress:
-        for network in found:
+    with Progress(len(unmeasured), "report", step="network", shown=not quiet) as progress:
+        for network in unmeasured:
             networks.append(_finished(run, network, sample, calibrations.get(network.cut), samples))
             progress.step()
-            progress.say(f"{network.name} measured ({len(networks)} of {len(found)})")
+            progress.say(f"{network.name} measured ({len(networks)} of {len(unmeasured)})")
     ordered = sorted(networks, key=lambda network: (size.of(network.cost) or 0.0, network.kept))
     return Choice(tuple(ordered), size, 0 if curve is None else len(curve.tried))
 
