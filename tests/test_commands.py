@@ -974,8 +974,11 @@ def test_one_file_has_the_cuts_of_the_recipe(run, place, tmp_path):
     x, _ = next(iter(loaded.batches("test", 500)))
     for cut in opened.recipe.cuts:
         answers = nl.runtime.open(tmp_path / "all.onnx", cut=cut).predict(loaded.test.inputs.numpy())
-        expected = nl.predict(opened.nested, x, cut=cut, samples=0)
-        assert np.allclose(answers.probs, expected.probs, atol=1e-5), "no temperature, since each cut has its own"
+        fitted = nl.calibrate(opened.nested, loaded.batches("validation", 500), cut=cut, samples=0)
+        expected = nl.predict(opened.nested, x, cut=cut, samples=0, calibration=fitted)
+        assert np.allclose(answers.probs, expected.probs, atol=1e-5)
+        assert fitted.temperature != 1
+        assert answers.about["thresholds"]["0.9"] == fitted.thresholds[0.9]
     with pytest.raises(ArgumentError, match="left out with all_widths"):
         commands.export(run, "onnx", all_widths=True, cut=0.5)
 

@@ -85,8 +85,8 @@ def export(
         wanted = choose(run, cut, under, trust=trust).cut
         recalibrated(run, [wanted], trust=trust)
         target = folder / f"small-{cost(run.nested, wanted).params}{FORMATS[to].suffix}" if out is None else out
-        calibration = _calibration(run, wanted, drawn=uncertainty is not None, trust=trust)
-        options |= {"cut": wanted, "uncertainty": uncertainty, "calibration": calibration}
+        fitted = _calibrations(run, [wanted], drawn=uncertainty is not None, trust=trust)
+        options |= {"cut": wanted, "uncertainty": uncertainty, "calibration": fitted[0] if fitted else None}
         exported = run_export(run, target, **options)
         if int8:
             return f"{exported}\n\n{_in_int8(run, exported, trust=trust)}"
@@ -98,7 +98,9 @@ def _export_all_widths(folder: Path, to: str, out: Path | None, options: dict[st
     run = open_run(folder, trust=trust)
     cascade, why_not = _saved_cascade(run)
     wanted = list(run.recipe.cuts) if cascade is None else with_its_cuts(run.recipe.cuts, cascade)
-    recalibrated(run, [make_cut(run.nested.groups, cut) for cut in wanted], trust=trust)
+    cuts = [make_cut(run.nested.groups, cut) for cut in wanted]
+    recalibrated(run, cuts, trust=trust)
+    options["calibration"] = _calibrations(run, cuts, drawn=False, trust=trust)
     target = folder / f"all-widths{FORMATS[to].suffix}" if out is None else out
     exported = run_export(run, target, widths="all", cascade=cascade, **options)
     lines = [f"{exported}", "", f"Run it: nestling.runtime.open('{exported.files[0]}', cut=0.5).predict(inputs)"]
@@ -153,18 +155,19 @@ def _export_triton(
         wanted: list[Any] = [choose(run, *chosen_cut, trust=trust).cut]
     else:
         wanted = list(run.recipe.cuts) if cascade is None else with_its_cuts(run.recipe.cuts, cascade)
-    by_cut = {make_cut(run.nested.groups, own): own for own in wanted}
+    by_cut = {make_cut(run.nested.groups, asked): asked for asked in wanted}
     recalibrated(run, list(by_cut), trust=trust)
     target = folder.with_name(f"{folder.name}-triton") if out is None else out
     with TemporaryDirectory() as place:
         files = []
         for number, (cut, asked) in enumerate(by_cut.items()):
-            calibration = _calibration(run, cut, drawn=False, trust=trust)
+            fitted = _calibrations(run, [cut], drawn=False, trust=trust)
             file = Path(place) / f"{number}.onnx"
+            calibration = fitted[0] if fitted else None
             run_export(run, file, cut=asked, calibration=calibration, compare=False, **options)
             files.append(file)
         write_triton(files, target, name=folder.name, cascade=cascade)
-    lines = [f"{target} is a model repository: " + ", ".join(sorted(own.name for own in target.iterdir()))]
+    lines = [f"{target} is a model repository: " + ", ".join(sorted(model.name for model in target.iterdir()))]
     lines.append(f"Serve it: tritonserver --model-repository {target}")
     return "\n".join([*lines, *([why_not] if why_not else [])])
 
@@ -184,10 +187,11 @@ def _export_small(folder: Path, target: Path, options: dict[str, Any]) -> Export
     return run_export(load_small(folder), target, example, **vars(known), **options)
 
 
-def _calibration(run: Run, cut: Cut, *, drawn: bool, trust: bool) -> Calibration | None:
-    """The calibration for what the file computes: the run's own one if weights are drawn, else one of their means."""
-    if run.data.get("loaded_with") is None:
-        return run.calibration(cut)
-    if run.nested.num_uncertain and not drawn:
-        return calibrate_mean(run, cut, data_of(run, trust=trust))
-    return run.calibration(cut) or prepare_cuts(run, [cut], data_of(run, trust=trust)).calibration(cut)
+def _calibrations(run: Run, cuts: Sequence[Cut], *, drawn: bool, trust: bool) -> list[Calibration]:
+    """The calibrations for what the file computes: the run's own if weights are drawn, else those of their means."""
+    if run.data.get("loaded_with") is not None:
+        data = data_of(run, trust=trust)
+        if run.nested.num_uncertain and not drawn:
+            return [calibrate_mean(run, cut, data) for cut in cuts]
+        run = prepare_cuts(run, cuts, data)
+    return [calibration for calibration in map(run.calibration, cuts) if calibration is not None]

@@ -1,7 +1,7 @@
 """The module that goes into a file: from inputs as a user has them to answers in the user's terms."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -56,17 +56,21 @@ class Normalise(nn.Module):
 
 
 class Answer(nn.Module):
-    """An output of a network as its likelihood reads it, with a temperature, as a tuple in the order of ``names``."""
+    """An output of a network as its likelihood reads it, with a temperature, as a tuple in the order of ``names``.
 
-    def __init__(self, likelihood: Likelihood, temperature: float, output: Tensor) -> None:
+    A temperature that differs between the calls of a file is the result of a function.
+    """
+
+    def __init__(self, likelihood: Likelihood, temperature: float | Callable[[], Tensor], output: Tensor) -> None:
         super().__init__()
         self.likelihood = likelihood.settled().requires_grad_(False).cpu()
         self.temperature = temperature
-        self.names = tuple(self.likelihood.answers(output, temperature))
+        self.names = tuple(self.likelihood.answers(output, 1.0))
 
     def forward(self, output: Tensor) -> tuple[Tensor, ...]:
         """The named answers (B, ...)."""
-        return tuple(self.likelihood.answers(output, self.temperature).values())
+        temperature = self.temperature() if callable(self.temperature) else self.temperature
+        return tuple(self.likelihood.answers(output, temperature).values())
 
 
 class Called(nn.Module):

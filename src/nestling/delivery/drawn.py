@@ -157,6 +157,7 @@ class _Run:
         values = fx.node.map_arg(rest, self.once.__getitem__)
         operation: Any = node.target
         mean, std = self._by_draw(operation(x, *values), source), self._by_draw(self._std(node, x), source)
+        noise: Tensor
         if node.name in self.module.fields:
             noise = self.module.fields_of(node)(self._by_draw(x, source), std, self.noise[node], values[2:])
         else:

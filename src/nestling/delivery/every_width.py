@@ -1,12 +1,12 @@
 """The file of every width, written whole: it is verified at each of its cuts before it is put in place."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from nestling.cascade import Cascade
 from nestling.delivery.all_widths import all_widths_model
@@ -17,7 +17,7 @@ from nestling.delivery.graphs import plain_graph
 from nestling.delivery.source import Source
 from nestling.delivery.verify import check_difference, latencies_of, worst_difference
 from nestling.errors import ArgumentError
-from nestling.prediction import CutLike
+from nestling.prediction import Calibration, CutLike
 from nestling.reading import make_cut
 from nestling.runtime import OnnxSession, open_cascade
 from nestling.storage import make_folder, put, written_whole
@@ -42,36 +42,47 @@ def _named_cuts(network: object, widths: Sequence[CutLike] | str) -> list[CutLik
 
 
 def written_every_width(
-    network: object, source: Source, cuts: Sequence[CutLike], target: Path, cascade: Cascade | None = None
+    network: object,
+    source: Source,
+    cuts: Sequence[CutLike],
+    target: Path,
+    calibrations: Sequence[Calibration] | None = None,
+    cascade: Cascade | None = None,
 ) -> tuple[Path, int, float, dict[str, float], Mapping[str, Any]]:
     """Write one ONNX file for several cuts; give it with its size, difference, milliseconds by cut, and record.
 
     A ``cascade`` of these cuts is part of the record.
 
     Every cut is opened with its sizes fixed, and compared with the extracted network at the batches of ``verified``.
-    Probabilities are those of the logits as they are, because each cut would have a temperature of its own.
+    Each cut has a calibration of its own: one of ``calibrations``, or by default that of the run.
     """
     nested = source.nested
     if nested is None:
         raise ArgumentError("widths", "a plain network", "a nested network, or a run", "Nest it to cut it.")
     source = replace(source, known=replace(source.known, calibration=None))
-    ports = ports_of(source.network, source.example)
-    known = {} if cascade is None else {"cascade": cascade_record(cascade, nested)}
-
-    def graph_of(plain: nn.Module) -> Graph:
-        graph = plain_graph(replace(source, network=plain), ports)
-        return replace(graph, about={**graph.about, **known})
-
     wanted = [cut if isinstance(cut, float | int) else make_cut(nested.groups, cut) for cut in cuts]
-    model = all_widths_model(nested, wanted, graph_of, quality=_quality(network))
+    if calibrations is None:
+        of_run = [network.calibration(cut) for cut in wanted] if isinstance(network, Run) else []
+        calibrations = [calibration for calibration in of_run if calibration is not None]
+    ports = ports_of(source.network, source.example)
+    entries = {} if cascade is None else {"cascade": cascade_record(cascade, nested)}
+
+    def graph_of(plain: nn.Module, temperature: Callable[[], Tensor]) -> Graph:
+        graph = plain_graph(replace(source, network=plain), ports, temperature)
+        return replace(graph, about={**graph.about, **entries})
+
+    model = all_widths_model(nested, wanted, graph_of, quality=_quality(network), calibrations=calibrations)
     make_folder(target.parent)
     with written_whole(target) as folder:
         path = folder / target.name
         path.write_bytes(model.SerializeToString(deterministic=True))
         rows = OnnxSession(path).about["widths"]["table"]
         worst, opened = 0.0, []
+        by_cut = {calibration.cut: calibration for calibration in calibrations}
         for row in rows:
-            graph = plain_graph(source.at(make_cut(nested.groups, row["cut"]), row["cut"]))
+            cut = make_cut(nested.groups, row["cut"])
+            known = replace(source.known, calibration=by_cut.get(cut))
+            graph = plain_graph(replace(source.at(cut, row["cut"]), known=known))
             session = _Fixed(path, row["sizes"])
             worst = max(worst, worst_difference(graph, session))
             opened.append((graph, session))
@@ -79,7 +90,7 @@ def written_every_width(
         latencies = dict(zip((row["name"] for row in rows), latencies_of(opened), strict=True))
         about, size = opened[-1][1].about, path.stat().st_size
         del opened, session
-        if known:
+        if entries:
             open_cascade(path)  # or an error, before anything is put in place
         (place,) = put((path,), folder, target.parent)
     return place, size, worst, latencies, about

@@ -67,7 +67,7 @@ def export(
     cascade: Cascade | None = None,
     data: Data | Mapping[str, Any] | None = None,
     likelihood: str | Likelihood | None = None,
-    calibration: Calibration | None = None,
+    calibration: Calibration | Sequence[Calibration] | None = None,
     run: str | None = None,
     layout: Layout = "nchw",
     as_bytes: bool | None = None,
@@ -88,15 +88,15 @@ def export(
             is an input that ``nl.runtime.open`` makes from a seed; ``"moments"`` carries means and variances
             through the network in one pass; None is the distribution of the mean weights.
         widths: for a nested network or a run, write one ONNX file for several cuts, the width of which is chosen when
-            it is opened: a list of cuts, or ``"all"`` for those of the run's recipe. Its probabilities have no
-            temperature.
+            it is opened: a list of cuts, or ``"all"`` for those of the run's recipe.
         cascade: for a file of several widths, a cascade of the mean weights (``samples=0``), which
             ``nl.runtime.open_cascade`` runs. The file has the cuts of its stages, beside those of ``widths``.
         data: the data that the network was trained on, or their record in a run. With it the file normalises its
             inputs itself, and knows the names of the classes.
         likelihood: what the outputs mean; by default what the network was trained with, and categorical with ``data``
             of classes. Without one the file gives the outputs as they are.
-        calibration: the temperature, which is part of the file, and thresholds of conformal sets.
+        calibration: the temperature, which is part of the file, and thresholds of conformal sets; by default those of
+            the run. With ``widths`` a list, of which each is for the cut that it was fitted at.
         run: the name of the run, for the record.
         layout: ``"nhwc"`` for images whose channels come last.
         as_bytes: whether inputs are bytes from 0 to 255, or numbers from 0 to 1; by default as in the data.
@@ -122,19 +122,23 @@ def export(
     if uncertainty not in GRAPHS:
         known_ways = ", ".join(map(repr, GRAPHS))
         raise ArgumentError("uncertainty", repr(uncertainty), f"one of {known_ways}", "Check its spelling.")
+    several = None if calibration is None or isinstance(calibration, Calibration) else list(calibration)
+    if several is not None and widths is None and cascade is None:
+        raise ArgumentError("calibration", "a list", "one calibration for a file of one cut", "Pass that of the cut.")
+    one = calibration if isinstance(calibration, Calibration) else None
     meant = None if likelihood is None else likelihood_named(likelihood)
     if cascade is not None:
         meant = meant or cascade.likelihood
-    given = Known(data_record(data), meant, calibration, run)
+    given = Known(data_record(data), meant, one, run)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         source = source_of(network, example, cut, as_known(network, given, cut), layout, as_bytes)
         if widths is not None or cascade is not None:
             if cut is not None or uncertainty is not None or to != "onnx":
                 needed = "left out, and to='onnx', for a file of several widths"
                 raise ArgumentError("cut, uncertainty or to", "some", needed, "Leave out widths and cascade.")
-            place, size, worst, by_cut, about = written_every_width(
-                network, source, cuts_of(network, widths, cascade), target, cascade
-            )
+            by_row, cuts = several if one is None else [one], cuts_of(network, widths, cascade)
+            written = written_every_width(network, source, cuts, target, by_row, cascade)
+            place, size, worst, by_cut, about = written
             return Exported((place,), size, worst, max(by_cut.values()), about, widths=by_cut)
         make = GRAPHS[uncertainty]
         whole = make(source.whole()) if compare and not source.is_whole else None

@@ -61,7 +61,7 @@ class Fields(nn.Module):
         places = [1] * (x.ndim - 3)
         shape = (*places, -1) if self.is_last else (-1, *places)
         flipped = x * signs.sign().reshape(*signs.shape[:2], *shape)
-        fields = self.operation(flipped.flatten(0, 1), self.weight, None, *rest)
+        fields: Tensor = self.operation(flipped.flatten(0, 1), self.weight, None, *rest)
         fields = fields.movedim(-1, 1) if self.is_last else fields
         positions = fields.shape[2:]
         fields = fields.reshape(*flipped.shape[:2], self.groups, FIELDS, math.prod(positions))
@@ -78,8 +78,9 @@ _LEAST = torch.finfo(torch.float32).tiny
 def _by_input(variance: Tensor, groups: int, *, transposed: bool) -> Tensor:
     """(groups, in / groups, *taps): the mean over outputs of the variance of a weight."""
     if transposed:
-        return variance.mean(1).unflatten(0, (groups, -1))
-    return variance.unflatten(0, (groups, -1)).mean(1)
+        mean = variance.mean(1)
+        return mean.reshape(groups, -1, *mean.shape[1:])
+    return variance.reshape(groups, -1, *variance.shape[1:]).mean(1)
 
 
 def _directions(groups: int, channels: int, taps: int) -> Tensor:

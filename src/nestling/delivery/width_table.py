@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nestling.delivery.about import described_calibration
 from nestling.errors import ArgumentError
-from nestling.prediction import CutLike
+from nestling.prediction import Calibration, CutLike
 from nestling.reading import Cut, Group, Holders, cut_names, make_cut
 from nestling.running import Nested, OpenWidths, axes_of, cost, in_mode, kept_of, plain_name
 
 ROW = "row"
-"""The dimension whose size is the number of a row of the table, counted from 1, where the rows have other norms."""
+"""The dimension whose size is the number of a row of the table, counted from 1, where rows have values of their own."""
 
 FEWEST = 3
 """The fewest sizes of a dimension: torch takes a size of 0, 1 or all of an axis for fixed when it traces."""
@@ -39,11 +40,17 @@ class WidthTable:
     """Some cuts of a network, one a row, and the symbols of the groups whose widths differ among them.
 
     By default the groups that need no symbol of their own share one: those whose units stay in proportion. With
-    ``each_group`` every group has a symbol, whose size is the number of its units.
+    ``each_group`` every group has a symbol, whose size is the number of its units. ``calibrations`` are those of some
+    of the cuts.
     """
 
     def __init__(
-        self, nested: Nested, cuts: Mapping[str, CutLike] | Sequence[CutLike], *, each_group: bool = False
+        self,
+        nested: Nested,
+        cuts: Mapping[str, CutLike] | Sequence[CutLike],
+        *,
+        each_group: bool = False,
+        calibrations: Sequence[Calibration] = (),
     ) -> None:
         self.nested = nested
         self.cuts = _named(nested, cuts)
@@ -54,17 +61,27 @@ class WidthTable:
         open_groups = {name for symbol in self.symbols for name in symbol.units}
         self._fixed = {name: units for name, units in self.kept[0].items() if name not in open_groups}
         self.tables = _tables(nested, list(self.cuts.values()), self.base, self.kept)
+        self.calibrations = _by_row(calibrations, list(self.cuts.values()))
+        self.has_rows = bool(self.tables) or bool((self.temperatures != 1).any())
+
+    @property
+    def temperatures(self) -> Tensor:
+        """The temperature of each row, and ones to fill up."""
+        temperatures = torch.ones(max(len(self.cuts), FEWEST))
+        for row, calibration in enumerate(self.calibrations):
+            temperatures[row] = 1.0 if calibration is None else calibration.temperature
+        return temperatures
 
     @property
     def dimensions(self) -> dict[str, int]:
         """The names of the dimensions, each with its largest size."""
         sizes = {symbol.name: symbol.most for symbol in self.symbols}
-        return sizes | ({ROW: len(self.cuts)} if self.tables else {})
+        return sizes | ({ROW: len(self.cuts)} if self.has_rows else {})
 
     def sizes(self, row: int) -> dict[str, int]:
         """The size of every dimension at a row, counted from 0."""
         sizes = {symbol.name: symbol.size_at(self.kept[row]) for symbol in self.symbols}
-        return sizes | ({ROW: row + 1} if self.tables else {})
+        return sizes | ({ROW: row + 1} if self.has_rows else {})
 
     def units(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """The units that each group keeps, from the sizes of the dimensions, which may be symbolic."""
@@ -81,7 +98,7 @@ class WidthTable:
         """The table as a record: for each row its cut, cost and quality, and the sizes that choose it."""
         return {
             "symbols": {symbol.name: {"units": dict(symbol.units), "most": symbol.most} for symbol in self.symbols},
-            "row": ROW if self.tables else None,
+            "row": ROW if self.has_rows else None,
             "table": [self._about(row, quality or {}) for row in range(len(self.cuts))],
         }
 
@@ -96,6 +113,7 @@ class WidthTable:
             "params": price.params,
             "macs": price.macs,
             **scored,
+            **described_calibration(self.calibrations[row]),
             "sizes": self.sizes(row),
         }
 
@@ -112,6 +130,18 @@ def _named(nested: Nested, cuts: Mapping[str, CutLike] | Sequence[CutLike]) -> d
         given = f"{len(set(named.values()))} different cut"
         raise ArgumentError("cuts", given, "at least two different cuts", "Export a single cut as a plain file.")
     return named
+
+
+def _by_row(calibrations: Sequence[Calibration], cuts: Sequence[Cut]) -> list[Calibration | None]:
+    """The calibration of each cut, or None."""
+    by_cut = {calibration.cut: calibration for calibration in calibrations}
+    if not by_cut.keys() <= set(cuts):
+        given, advice = (
+            "one for a cut that is not in the file",
+            "Pass one per width: nl.calibrate(nested, ..., cut=...).",
+        )
+        raise ArgumentError("calibration", given, "one for each of the widths", advice)
+    return [by_cut.get(cut) for cut in cuts]
 
 
 def _base(nested: Nested, cuts: Sequence[Cut]) -> Cut:

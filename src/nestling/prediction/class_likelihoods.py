@@ -69,7 +69,7 @@ class _Classes(Likelihood):
         logits = self.class_logits(outputs, 2) / temperature
         return ClassPrediction.from_logits(logits, thresholds=thresholds, keep_samples=keep_samples)
 
-    def answers(self, output: Tensor, temperature: float) -> dict[str, Tensor]:
+    def answers(self, output: Tensor, temperature: float | Tensor) -> dict[str, Tensor]:
         """The probabilities ``probs`` (B, C, ...) of all classes, and the ``logits`` as the network gives them."""
         check_ndim(output, 2, self.name)
         return {"probs": (self.class_logits(output, 1) / temperature).softmax(1), "logits": output}

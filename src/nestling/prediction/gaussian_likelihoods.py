@@ -81,10 +81,10 @@ class _Normal(Likelihood):
         tempered = log_variance + math.log(temperature)
         return RegressionPrediction(mean, tempered, keep_samples, thresholds=thresholds)
 
-    def answers(self, output: Tensor, temperature: float) -> dict[str, Tensor]:
+    def answers(self, output: Tensor, temperature: float | Tensor) -> dict[str, Tensor]:
         """The ``mean`` and the standard deviation ``std`` of every number, in the units of the targets."""
         mean, log_variance = self.moments(output, 1)
-        return {"mean": mean, "std": ((log_variance + math.log(temperature)) / 2).exp()}
+        return {"mean": mean, "std": (log_variance / 2).exp() * temperature**0.5}
 
     def tally(self, num_bins: int, temperature: float, thresholds: Mapping[float, float]) -> Tally:
         """The running sums for the scores of a data set with numbers as targets."""

@@ -68,7 +68,7 @@ class Likelihood(Learned, ABC):
         """Average the distributions of outputs (S, B, ...), each raised to the power 1 / temperature."""
 
     @abstractmethod
-    def answers(self, output: Tensor, temperature: float) -> dict[str, Tensor]:
+    def answers(self, output: Tensor, temperature: float | Tensor) -> dict[str, Tensor]:
         """The distribution of one output (B, ...), raised to the power 1 / temperature, as a file gives it: by name."""
 
     @abstractmethod

@@ -14,7 +14,7 @@ from nestling.runtime.record import check_record
 from nestling.runtime.session import Session
 from nestling.runtime.sessions import SESSIONS
 from nestling.runtime.uncertainty import normal_noise
-from nestling.runtime.widths import Cut, row_of
+from nestling.runtime.widths import Cut, calibrated_at, row_of
 
 BATCH = "batch"
 """The open size that is the number of examples."""
@@ -112,13 +112,13 @@ class Network:
         Raises:
             ArgumentError: if an input is missing, or its shape or dtype does not fit.
         """
-        arrays = self.fitted(inputs)
-        sizes = self._sizes(cut) | {BATCH: len(next(iter(arrays.values())))}
+        arrays, row = self.fitted(inputs), self._row(cut)
+        sizes = {**self.about.get("sizes", {}), **row["sizes"], BATCH: len(next(iter(arrays.values())))}
         if samples is not None:
             sizes[SAMPLES] = samples
         for number, port in enumerate(port for port in self.about["inputs"] if "fill" in port):
             arrays[port["name"]] = _filled(port, sizes, seed + number)
-        return Answers(self.session.run(arrays), self.about)
+        return Answers(self.session.run(arrays), calibrated_at(self.about, row))
 
     def fitted(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The inputs of a call by name, each with a batch axis and in the shape and dtype that the file takes."""
@@ -129,13 +129,12 @@ class Network:
             raise ArgumentError("inputs", ", ".join(given) or "nothing", needed, "Pass a dictionary of arrays.")
         return {port["name"]: _fitted(np.asarray(given[port["name"]]), port) for port in wanted}
 
-    def _sizes(self, cut: Cut | None) -> dict[str, int]:
-        """The open sizes of a call, without the batch."""
+    def _row(self, cut: Cut | None) -> dict[str, Any]:
+        """The row of the cut that a call runs at."""
         if cut is not None and self.cut is not None and cut != self.cut:
             advice = "Open the file without a cut to choose one at each call."
             raise ArgumentError("cut", cut, f"{self.cut}, at which the file was opened", advice)
-        row = row_of(self.about, self.cut if cut is None else cut)
-        return {**self.about.get("sizes", {}), **row["sizes"]}
+        return row_of(self.about, self.cut if cut is None else cut)
 
 
 def _fitted(array: np.ndarray, port: Mapping[str, Any]) -> np.ndarray:

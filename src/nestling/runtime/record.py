@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,9 @@ def _are_widths(entry: object) -> bool:
 
 
 def _is_row(entry: object) -> bool:
-    return isinstance(entry, dict) and _are_sizes(entry.get("sizes")) and _is_share(entry.get("kept"))
+    if not isinstance(entry, dict) or not _are_sizes(entry.get("sizes")) or not _is_share(entry.get("kept")):
+        return False
+    return entry.get("thresholds") is None or _are_thresholds(entry["thresholds"])
 
 
 def _is_share(entry: object) -> bool:
@@ -109,7 +111,7 @@ def _is_positive(entry: object) -> bool:
     return _is_number(entry) and entry > 0  # type: ignore[operator]
 
 
-_ENTRIES = {
+_ENTRIES: dict[str, Callable[[object], bool]] = {
     "inputs": _are_inputs,
     "classes": lambda entry: entry is None or _are_names(entry),
     "thresholds": lambda entry: entry is None or _are_thresholds(entry),

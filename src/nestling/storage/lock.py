@@ -7,7 +7,8 @@ from filelock import FileLock, Timeout
 
 from nestling.errors import RunError
 
-_LOCK_FILE = ".lock"
+LOCK_FILE = ".lock"
+"""The file in a folder that is locked."""
 
 
 class FolderLock:
@@ -15,7 +16,7 @@ class FolderLock:
 
     def __init__(self, place: Path) -> None:
         self._place = place
-        self._lock = FileLock(place / _LOCK_FILE, blocking=False)
+        self._lock = FileLock(place / LOCK_FILE, blocking=False)
 
     def acquire(self) -> None:
         """Take the lock, or raise an error if another process has it; a second call does nothing."""
