@@ -10,6 +10,8 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 from types import FrameType
+from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -25,13 +27,15 @@ MOST = 8
 
 
 def main() -> None:
-    for question, answer in {
+    names = Counter(name for path in FILES for name in bound(path))
+    answers: dict[str, dict[str, Any]] = {
         "files and lines": files_and_lines(),
         "parameters": parameters(),
         "imports from other rooms": imports(),
-        "catch-all names": Counter(name for path in FILES for name in bound(path) if name in CATCH_ALL),
+        "catch-all names": {name: names[name] for name in CATCH_ALL},
         "switches of floor in a training step": switches(),
-    }.items():
+    }
+    for question, answer in answers.items():
         print(json.dumps({"question": question} | answer))
 
 
@@ -44,7 +48,7 @@ def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def files_and_lines() -> dict[str, object]:
+def files_and_lines() -> dict[str, Any]:
     lines = {path: len(path.read_text().splitlines()) for path in FILES}
     rooms: dict[str, list[int]] = {}
     for path in FILES:
@@ -55,7 +59,7 @@ def files_and_lines() -> dict[str, object]:
     return {"files": len(FILES), "lines": sum(lines.values()), "longest": max(lines.values()), "rooms": table}
 
 
-def parameters() -> dict[str, object]:
+def parameters() -> dict[str, Any]:
     """The functions with the most parameters; those of overloads stand once."""
     numbers: dict[str, int] = {}
     for path in FILES:
@@ -69,7 +73,7 @@ def parameters() -> dict[str, object]:
     return {"functions": len(numbers), "with 8 or more": sum(n >= 8 for n in numbers.values()), "largest": largest}
 
 
-def imports() -> dict[str, object]:
+def imports() -> dict[str, Any]:
     """How many there are, and how many of them name a file of the other room and not its door."""
     packages = {".".join(path.parent.relative_to(SOURCE.parent).parts) for path in FILES if path.stem == "__init__"}
     across = inside = 0
@@ -90,7 +94,7 @@ def bound(path: Path) -> list[str]:
     return names + [node.name for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef)]
 
 
-def switches() -> dict[str, object]:
+def switches() -> dict[str, Any]:
     """Calls from a function of one floor to one of another, in the second step of a run by the demo's recipe.
 
     A function of the library that torch calls counts as called by the nearest function of the library before it.
@@ -101,13 +105,12 @@ def switches() -> dict[str, object]:
     images, labels = torch.randint(256, (256, 1, 32, 32)).to(torch.uint8), torch.randint(8, (256,))
     batches = [torch.utils.data.TensorDataset(images.float(), labels)] * 2
     network = nl.models.build(demo.NETWORK, num_classes=8, in_channels=1, width=demo.NETWORK_WIDTH)
-    sizes = {"num_blocks": demo.NUM_BLOCKS, "num_always": demo.NUM_ALWAYS}
-    nested = nl.nest(network, images[:2].float(), **sizes)
+    nested = nl.nest(network, images[:2].float(), num_blocks=demo.NUM_BLOCKS, num_always=demo.NUM_ALWAYS)
     recipe = demo.RECIPE.but(epochs=1, cuts=(1.0,), recalibration_batches=1)
     steps: list[Counter[tuple[str, str]]] = []
     real = loop.Loop._step
 
-    def traced(*args: object, **kwargs: object) -> object:
+    def traced(step: loop.Loop, batch: object) -> tuple[dict[str, float], bool]:
         steps.append(Counter())
 
         def note(frame: FrameType, event: str, _: object) -> None:
@@ -121,15 +124,12 @@ def switches() -> dict[str, object]:
 
         sys.setprofile(note)
         try:
-            return real(*args, **kwargs)
+            return real(step, batch)
         finally:
             sys.setprofile(None)
 
-    loop.Loop._step = traced
-    try:
+    with patch.object(loop.Loop, "_step", traced):
         nl.train(nested, tuple(batches), recipe, quiet=True)
-    finally:
-        loop.Loop._step = real
     ways = {f"{before} to {after}": number for (before, after), number in steps[1].most_common()}
     return {"switches": sum(ways.values()), "by way": ways}
 

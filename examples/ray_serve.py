@@ -14,9 +14,8 @@ from typing import Any
 
 import ray
 import tyro
-from ray import serve
-
 from nestling.service import FileEngine, Serving, application
+from ray import serve
 
 
 def main(

@@ -374,7 +374,9 @@ def test_options_of_demo_arrive(nestling, noted):
     assert function.given == {"out": Path("a"), "seed": 3}
 
 
-@pytest.mark.parametrize("name", [name for name in commands.__all__ if hasattr(cli, name) and name.islower()])
+@pytest.mark.parametrize(
+    "name", ["cascade", "data", "evaluate", "export", "extract", "predict", "prune", "report", "search", "train"]
+)
 def test_commands_have_the_options_of_the_command_line(name):
     """The same names after the first, and the same defaults where both have one."""
     on_line, in_python = (

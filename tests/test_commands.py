@@ -24,7 +24,7 @@ from nestling import commands
 from nestling.cascade import Cascading
 from nestling.commands import load_weights
 from nestling.data import MissingError
-from nestling.delivery import load_hub, save_small
+from nestling.delivery import load_hub, save_small, write_about
 from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
 from nestling.network import Nesting
 from nestling.pruning import Pruning
@@ -917,11 +917,11 @@ def test_what_can_not_be_extracted(run, options, said):
 def test_prune_leaves_a_network_that_runs_by_itself(place, tmp_path, structure):
     recipe = Recipe(epochs=2, batch_size=32, lr=1e-2, order_lr=0.1, lr_warm_up=0.0, kappa=1.0, kl_warm_up=0.0)
     words = (str(place / "classes.npz"), "mlp", tmp_path / "out", Pruning(structure=structure, threshold=0.0), recipe)
-    said = commands.prune(*words, model_options=["hidden=[12, 8]"])
+    text = commands.prune(*words, model_options=["hidden=[12, 8]"])
     about = json.loads((tmp_path / "out" / "small.json").read_text())
     assert about["structure"] == structure
     low, high = about["test"]["bounds"]["accuracy"]
-    assert f"test accuracy {about['test']['accuracy']:.4g} (95 % interval {low:.4g} to {high:.4g})" in said
+    assert f"test accuracy {about['test']['accuracy']:.4g} (95 % interval {low:.4g} to {high:.4g})" in text
     loaded = nl.data.load(str(place / "classes.npz"))
     small = nl.load_small(tmp_path / "out")
     whole = nl.models.build("mlp", hidden=[12, 8], in_features=25, num_classes=4)
@@ -932,9 +932,21 @@ def test_prune_leaves_a_network_that_runs_by_itself(place, tmp_path, structure):
         assert torch.allclose(again(x), small(x), atol=1e-6)
     files = {path.name: path.stat().st_size for path in (tmp_path / "out").glob("*.*")}
     assert set(files) == {"network.json", "pruned.safetensors", "small.json"}
-    assert f"({files['network.json'] + files['pruned.safetensors']:,} of" in said  # the headline is of these files
+    assert f"({files['network.json'] + files['pruned.safetensors']:,} of" in text  # the headline is of these files
+    said = commands.export(tmp_path / "out", "onnx")
+    answers = nl.runtime.open(tmp_path / "out" / "network.onnx").predict(loaded.test.inputs.numpy())
+    assert "at most" in said, "of the difference from torch"
+    assert np.allclose(answers.probs, small.predict(loaded.test.inputs).probs, atol=1e-6)
+    assert answers.about["classes"] == list(loaded.classes)
     again = commands.prune(*words, model_options=["hidden=[12, 8]"])
-    assert without_times(again) == without_times(said)
+    assert without_times(again) == without_times(text)
+
+
+def test_a_pruned_network_without_a_graph_is_not_exported(tmp_path):
+    write_about(tmp_path, {"data": None})
+    (tmp_path / "pruned.safetensors").write_bytes(b"")
+    with pytest.raises(RunError, match=r"whose graph could not be stored.*nl\.load_pruned"):
+        nl.load_small(tmp_path)
 
 
 def without_times(text):

@@ -17,10 +17,10 @@ from nestling import cli, commands
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs").glob("releases/*.md"))]
 OTHER_TEXTS = [
-    *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md")),
+    *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md")),
     *sorted((ROOT / "docs").glob("decisions/*.md")),
     *sorted((ROOT / "experiments").glob("*/README.md")),
-    *(path for folder in ("benchmarks", "examples") for path in sorted((ROOT / folder).rglob("*.py"))),
+    *(path for folder in ("src", "benchmarks", "examples") for path in sorted((ROOT / folder).rglob("*.py"))),
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^ {4}nestling (.*?)(?: {2,}.*)?$", re.MULTILINE)

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import inspect
 from functools import cached_property
 from pathlib import Path
@@ -77,6 +78,18 @@ def test_the_reference_has_a_page_for_every_room():
     hooks = ast.parse((ROOT / "docs" / "site_hooks.py").read_text())
     (rooms,) = (node.value for node in hooks.body if isinstance(node, ast.Assign) and node.targets[0].id == "ROOMS")
     assert {*ast.literal_eval(rooms), FOR_THE_COMMAND_LINE} == set(public_rooms())
+
+
+def test_the_reference_has_every_public_name():
+    """Each on some page, by the place where it is defined; packages of the package have pages themselves."""
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "site_hooks.py")
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    shown = {line.removeprefix("::: ") for text in hooks._reference().values() for line in text.splitlines()}
+    for room in set(public_rooms()) - {FOR_THE_COMMAND_LINE}:
+        module = importlib.import_module(room)
+        names = [name for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
+        assert {hooks._home(module, name) for name in names} <= shown
 
 
 if __name__ == "__main__":

@@ -200,7 +200,7 @@ def export(
             --samples 0.
         cut: Fraction of every group to keep.
         under: Budgets for a run that was searched: params, macs, bytes or latency_ms, each as name=value.
-        uncertainty: What the file says of its own uncertainty: draws takes noise as an input, moments needs one pass.
+        uncertainty: How the file finds its own uncertainty: draws takes noise as an input, moments needs one pass.
         all_widths: Write every cut of the recipe into one ONNX file, whose width is chosen when it is opened, with the
             run's cascade, if one was fitted with --samples 0.
         int8: Write a file that computes in 8 bits too, and say how far its answers are from those in float.

@@ -11,10 +11,21 @@ from nestling.prediction import Bounds, ClassPrediction, ClassScores, SetScores
 
 @dataclass(frozen=True, eq=False)
 class CascadePrediction(ClassPrediction):
-    """The predictive distribution of a batch, of each example (B,) by the stage at which it ended.
+    """The predictive distribution of a batch of B examples, each by the stage at which it ended.
 
-    ``stages`` are the numbers of these stages. ``answered`` is false where the last stage is too unsure. ``macs`` are
-    the multiply-adds of all stages that an example went through, for one pass each.
+    Everything that a ``ClassPrediction`` has is here too: probabilities (B, C), labels, entropy and its parts.
+
+    Attributes:
+        stages: The number of the stage at which each example ended, int64 (B,); 0 is the narrowest.
+        answered: False (B,) where the last stage was too unsure, and the answer is "I don't know".
+        macs: The multiply-adds (B,) of all stages that an example went through, for one pass each.
+
+    Examples:
+        >>> p = casc.predict(images)
+        >>> tuple(p.probs.shape), tuple(p.stages.shape), bool(p.answered.all())
+        ((100, 10), (100,), True)
+        >>> [round(share, 2) for share in (p.stages.bincount(minlength=3) / len(p.stages)).tolist()]  # per stage
+        [...]
     """
 
     stages: Tensor = field(kw_only=True)
@@ -23,15 +34,27 @@ class CascadePrediction(ClassPrediction):
 
     @property
     def mean_macs(self) -> float:
-        """The average cost of an example."""
+        """The average multiply-adds per example of this batch."""
         return float(self.macs.mean())
 
 
 @dataclass(frozen=True)
 class StageScores:
-    """Of a stage: the shares of all examples that ``reached`` it and were ``answered`` by it, and its ``accuracy``.
+    """What one stage of a cascade did on a data set.
 
-    The accuracy is that of its answers, None if it gave none. ``latency_ms`` is the time of one pass for one example.
+    Attributes:
+        name: The fraction or the widths that the stage's cut was asked for by.
+        threshold: The largest uncertainty with which it answers; None if it answers all, or does not run.
+        reached: The share of all examples that came to this stage, from 0 to 1.
+        answered: The share of all examples that it answered.
+        accuracy: The share of its answers that are right; None if it gave none.
+        macs: Multiply-adds of one pass for one example.
+        latency_ms: Milliseconds of one pass for one example; None unless latency was measured.
+
+    Examples:
+        >>> first = casc.evaluate(loader).stages[0]
+        >>> first.reached, first.latency_ms is None
+        (1.0, True)
     """
 
     name: str
@@ -45,11 +68,21 @@ class StageScores:
 
 @dataclass(frozen=True)
 class CascadeScores:
-    """Of a cascade, over ``count`` examples: ``scores`` of its answers, None if it gave none, and figures per stage.
+    """The figures of a cascade over a data set.
 
-    ``mean_macs`` is the average number of multiply-adds, and ``macs_bounds`` its 95 % interval. ``whole_macs`` is what
-    the widest cut alone takes. The shares are of the widest cut's cost, in multiply-adds and in measured milliseconds.
-    ``sets`` has the scores of the conformal sets of all examples, by coverage.
+    Attributes:
+        count: The number of examples.
+        scores: Accuracy, NLL, ECE and so on of the answers that were given; None if there was none.
+        stages: The figures of each stage, the narrowest first.
+        mean_macs: Average multiply-adds per example.
+        macs_bounds: The 95 % interval of ``mean_macs`` over the examples.
+        whole_macs: What the widest cut takes by itself.
+        sets: The scores of the conformal sets of all examples, by coverage.
+
+    Examples:
+        >>> scores = casc.evaluate(loader)
+        >>> scores.count, scores.unanswered, 0 < scores.macs_share
+        (144, 0.0, True)
     """
 
     count: int

@@ -68,9 +68,10 @@ def cascade(
         RangeError: If the examples are too few to guarantee the goal or the coverage.
         ArgumentError: If a name, a number, the cuts or the batches can't be used.
 
-    Example:
-        >>> casc = nl.cascade(nested, (0.25, 0.5, 1.0), data.batches("validation", 500), goal="loss=0.002")
-        >>> casc.predict(images).labels
+    Examples:
+        >>> fitted = nl.cascade(nested, (0.25, 1.0), data.batches("validation", 500), goal="loss=0.01", samples=0)
+        >>> fitted.goal, len(fitted.stages), tuple(fitted.predict(images).labels.shape)
+        ('loss=0.01', 2, (100,))
     """
     wanted = goal if isinstance(goal, Goal) else read_goal(goal, delta)
     likely = likelihood_for(nested, likelihood)

@@ -34,7 +34,15 @@ class Fitted:
 
 
 class Goal(ABC):
-    """What the thresholds of a cascade are fitted for."""
+    """What the thresholds of a cascade are fitted for; ``nl.cascade(goal=...)`` takes one, or its text.
+
+    A goal of your own has ``fit``, ``merit`` and a text. The library has ``Loss``, ``MeanMacs`` and ``EarlyErrors``.
+
+    Examples:
+        >>> from nestling.cascade import EarlyErrors, Goal, Loss
+        >>> issubclass(Loss, Goal), EarlyErrors(0.02).needs_test
+        (True, True)
+    """
 
     needs_test: ClassVar[bool] = False
     """Whether ``fit`` tests its choice on examples that had no part in it."""
@@ -55,9 +63,18 @@ class Goal(ABC):
 
 @dataclass(frozen=True)
 class Loss(Goal):
-    """At most ``most`` less accurate than the widest cut, at the smallest average cost; 0.002 is 0.2 points.
+    """The cheapest cascade that is at most ``most`` less accurate than its widest cut.
 
-    The loss is estimated by what the widest cut expects of each answer, and may be larger by two standard errors.
+    The loss is estimated by how likely the widest cut holds each answer to be right, and may be larger by two standard
+    errors. It is an estimate, without a guarantee: see ``EarlyErrors``.
+
+    Args:
+        most: The largest loss of accuracy, as a share: 0.002 is 0.2 points.
+
+    Examples:
+        >>> from nestling.cascade import Loss
+        >>> str(Loss(0.002))
+        'loss=0.002'
     """
 
     most: float
@@ -84,7 +101,20 @@ class Loss(Goal):
 
 @dataclass(frozen=True)
 class MeanCost(Goal):
-    """At most so many multiply-adds or milliseconds on average, at the highest accuracy."""
+    """The most accurate cascade that takes at most so many multiply-adds or milliseconds on average.
+
+    Args:
+        limit: The most, as a number or a share of the widest cut's, as ``goal="macs=0.5x"`` gives it.
+        cost: What is limited, ``"macs"`` or ``"latency_ms"``.
+
+    Raises:
+        BudgetError: When it is fitted, if even the narrowest cut alone takes more.
+
+    Examples:
+        >>> cheap = nl.cascade(nested, (0.25, 1.0), loader, goal="macs=0.5x", samples=0)
+        >>> cheap.goal, cheap.evaluate(loader).macs_share <= 0.5
+        ('macs=0.5x', True)
+    """
 
     limit: Limit
     cost: CostName = "macs"
@@ -114,9 +144,22 @@ class MeanCost(Goal):
 
 @dataclass(frozen=True)
 class EarlyErrors(Goal):
-    """Of the inputs answered before the last stage at most a share ``most`` is answered wrong, guaranteed.
+    """The cheapest cascade of whose early answers at most a share is wrong, guaranteed for finitely many examples.
 
-    The guarantee may fail with probability ``delta``: see docs/cascade.md.
+    Early answers are those of all stages but the last. The data is split into two halves: one chooses thresholds, the
+    other tests them. The guarantee holds with probability ``1 - delta`` (docs/cascade.md says how it is proven).
+
+    Args:
+        most: The largest share of wrong answers among the early ones.
+        delta: The probability with which the guarantee may fail.
+
+    Raises:
+        RangeError: When it is fitted, if the examples are too few to prove it.
+
+    Examples:
+        >>> from nestling.cascade import EarlyErrors
+        >>> str(EarlyErrors(0.02, delta=0.05))
+        'early_errors=0.02'
     """
 
     most: float

@@ -11,7 +11,13 @@ MeasuredIn = Literal["torch", "onnxruntime"]
 
 @dataclass(frozen=True)
 class Cascading:
-    """How ``cascade`` chooses its thresholds."""
+    """How ``nestling cascade`` chooses its thresholds; ``nl.cascade`` has the same arguments.
+
+    Examples:
+        >>> from nestling.cascade import Cascading
+        >>> Cascading(goal="macs=0.5x").score
+        'auto'
+    """
 
     goal: str = "loss=0.002"
     """loss=0.002 (at most 0.2 points less accurate than the full width), macs=0.5x, macs=4e6 or latency_ms=2 (on

@@ -42,11 +42,30 @@ _Step = tuple[int, ClassPrediction, Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Cascade:
-    """The stages of a cascade, narrowest first, with the thresholds that were fitted for a ``goal``.
+    """The stages of a cascade, the narrowest first, with the thresholds that were fitted for a ``goal``.
 
-    ``score`` is the uncertainty that is compared with the thresholds. ``points`` are the best averages of cost and
-    accuracy that other thresholds have on the data of the fit. ``guarantee`` is None unless the goal has one.
-    ``set_thresholds`` has, by coverage, the largest nonconformity within a conformal set of the cascade's answers.
+    ``nl.cascade`` makes one. It predicts, scores itself, compares itself with its cuts, and is saved as JSON.
+
+    Attributes:
+        nested: The network whose cuts are the stages.
+        stages: The cuts with their thresholds, those that do not run included.
+        score: The uncertainty that is compared with the thresholds, such as ``"entropy"``.
+        goal: The text of the goal, such as ``"loss=0.002"``.
+        likelihood: What the outputs mean.
+        samples: Weight samples to average over in each stage.
+        by: How weights are averaged over, as in ``nl.predict``.
+        num_examples: How many examples chose the thresholds.
+        points: The best averages of cost and accuracy that other thresholds have on these examples.
+        guarantee: What was proven of early answers; None unless the goal asks for it.
+        set_thresholds: By coverage, the largest nonconformity within a conformal set of the cascade's answers.
+
+    Examples:
+        >>> casc.score in ("entropy", "mutual_information", "max_probability")
+        True
+        >>> casc.save("runs/digits")
+        >>> again = nl.Cascade.load("runs/digits", nested)
+        >>> again.thresholds == casc.thresholds
+        True
     """
 
     nested: Nested = field(repr=False)
@@ -79,15 +98,19 @@ class Cascade:
     def predict(self, x: Any, *, batch_size: int | None = None, seed: int | None = None) -> CascadePrediction:  # noqa: ANN401
         """Predict for a batch: each stage runs on those examples alone of which the stages before were too unsure.
 
-        ``x``, ``batch_size`` and ``seed`` are as in ``nl.predict``.
+        Args:
+            x: A batch of inputs (B, ...), as in ``nl.predict``.
+            batch_size: How many examples run at once; None for all that reach a stage.
+            seed: Makes weight samples reproducible.
 
         Returns:
-            The prediction of each example (B,) by the stage at which it ended, with the number of that stage, whether
-            it was answered, and its cost.
+            The prediction of each example by the stage at which it ended, with the number of that stage, whether it was
+            answered, and its cost.
 
-        Example:
-            >>> p = cascade.predict(images)
-            >>> p.labels, p.stages, p.mean_macs, p.sets(0.9)
+        Examples:
+            >>> p = casc.predict(images, seed=0)
+            >>> tuple(p.labels.shape), p.mean_macs > 0
+            ((100,), True)
         """
         steps = list(self._steps(x, batch_size, seed))
         first = steps[0][1]
@@ -142,13 +165,20 @@ class Cascade:
     ) -> CascadeScores:
         """Score the cascade on batches of (inputs, targets), each stage on the examples that reach it.
 
-        ``latency`` measures the milliseconds of each stage for one example in torch, on this device; without it they
-        are those that the cascade was fitted with, if it was. ``batch`` is a function that makes pairs of the batches,
-        and ``seed`` makes weight samples reproducible, as in ``nl.evaluate``.
+        Args:
+            batches: Pairs of inputs (B, ...) and labels (B,).
+            latency: Measure the milliseconds of each stage for one example in torch, on this device; otherwise they are
+                those that the cascade was fitted with, if it was.
+            seed: Makes weight samples reproducible, as in ``nl.evaluate``.
+            batch: A function that makes pairs of the batches, if they are none.
 
-        Example:
-            >>> scores = cascade.evaluate(data.batches("test", 500))
-            >>> scores.scores.accuracy, scores.macs_share
+        Returns:
+            The scores of all answers, the average cost, and what each stage did.
+
+        Examples:
+            >>> scores = casc.evaluate(loader)
+            >>> 0 <= scores.scores.accuracy <= 1, scores.stages[-1].name
+            (True, '1')
         """
         times = self.latencies() if latency else [stage.ms for stage in self.stages]
         return scored(self.stages, self.predict, read_by(batches, batch), times, seed)
@@ -181,11 +211,20 @@ class Cascade:
         return latencies_ms(networks, batch_of(*self.nested.example, 1), threads)
 
     def compare(self, batches: Iterable[Any], *, seed: int | None = 0, batch: Read | None = None) -> Comparison:
-        """Run every stage on all of the batches: the cascade and its ``points`` there, beside each cut by itself.
+        """Run every stage on all of the batches: the cascade beside each cut by itself.
 
-        Example:
-            >>> comparison = cascade.compare(data.batches("test", 500))
-            >>> comparison.loss, comparison.alone[-1].accuracy
+        Args:
+            batches: Pairs of inputs (B, ...) and labels (B,), read once per stage.
+            seed: Makes weight samples reproducible.
+            batch: A function that makes pairs of the batches, if they are none.
+
+        Returns:
+            Accuracy and average cost of the cascade, of other thresholds, and of each cut alone.
+
+        Examples:
+            >>> comparison = casc.compare(loader)
+            >>> len(comparison.alone), 0 <= comparison.chosen.accuracy <= 1
+            (3, True)
         """
         loader = read_by(batches, batch)
         check_repeatable(loader, "batches", len(self.stages))

@@ -29,9 +29,19 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class Stage:
-    """A cut that answers if its uncertainty is at most ``threshold``.
+    """One cut of a cascade, with what it needs to decide whether it answers.
 
-    ``macs`` are for one pass of one example, and so are the milliseconds ``ms``, if they are known.
+    Attributes:
+        name: The fraction or the widths that the cut was asked for by.
+        macs: Multiply-adds of one pass for one example.
+        calibration: The temperature that was fitted for this cut, with the cut itself.
+        threshold: It answers if its uncertainty is at most this; -inf if the stage is left out, inf if it answers all.
+        ms: Milliseconds of one pass for one example, if they are known.
+
+    Examples:
+        >>> last = casc.stages[-1]
+        >>> last.runs, last.threshold, last.finite_threshold is None
+        (True, inf, True)
     """
 
     name: str

@@ -17,14 +17,28 @@ from nestling.torch_parts import pytree
 
 
 class DatasetBatches:
-    """The batches of ``loader`` as pairs (inputs, targets): nestling neither normalises nor augments them.
+    """The batches of a DataLoader of yours as pairs (inputs, targets): nestling neither normalises nor augments them.
 
-    ``read`` is a function of the user's that makes pairs of them, where they are neither pairs nor dictionaries with
-    ``labels``.
-
-    The order of a shuffling loader that has no generator follows from (seed, epoch). A pass that starts later loads
-    the batches before its start and skips them. Randomness inside the user's data set is left to the user. Each of
+    The order of a shuffling loader that has no generator follows from (seed, epoch). A pass that starts later loads the
+    batches before its start and skips them. Randomness inside the user's data set is left to the user. Each of
     ``world`` ranks loads the whole batch and takes its rows, unless a DistributedSampler gives each rank its examples.
+
+    Args:
+        loader: A DataLoader with a ``batch_size``, over a Dataset with a length.
+        seed: Determines the order of a loader that shuffles.
+        rank: The number of this process.
+        world: The number of processes.
+        read: A function that makes pairs of batches that are neither pairs nor dictionaries with ``labels``.
+
+    Raises:
+        ArgumentError: If the loader has no batch size, or its Dataset no length.
+
+    Examples:
+        >>> rows = torch.utils.data.TensorDataset(torch.randn(10, 3), torch.arange(10))
+        >>> batches = nl.data.DatasetBatches(torch.utils.data.DataLoader(rows, 4, shuffle=True), seed=1)
+        >>> first = [y.tolist() for _, y in batches]
+        >>> len(batches), first == [y.tolist() for _, y in batches]  # the same order until set_epoch
+        (3, True)
     """
 
     def __init__(

@@ -32,7 +32,15 @@ ALL_SPLITS = ("train", "validation", "test")
 
 
 def names() -> tuple[str, ...]:
-    """The names of the data sets that ``load`` can load."""
+    """The names of the data sets that ``load`` can load.
+
+    Returns:
+        The names; ``found`` says which of them are on this machine.
+
+    Examples:
+        >>> {"digits", "mnist", "cifar10"} <= set(nl.data.names())
+        True
+    """
     return tuple(SOURCES)
 
 
@@ -51,26 +59,45 @@ def load(
     tokenizer: Tokenizer | None = None,
     max_length: int = 128,
 ) -> Data:
-    """Load the data set called ``source``, or the one at that path, or torch Datasets, into memory.
+    """Load a data set into memory: by its name, at a path, or from torch Datasets.
 
-    ``validation`` is the fraction (or, if an int, the number) of training examples to set aside. They are drawn by
-    ``seed``, in proportion to the classes, or by whole patients if there are patients, and never from test data. They
-    are set aside whichever ``splits`` are loaded; pass 0 to train on all examples. If a set has no test split, a fifth
-    of it, always the same, becomes the test split. The examples of the classes ``hold_out`` go to ``Data.held_out``,
-    and the other classes are renumbered from 0.
+    A set without a test split gives a fifth of its examples, always the same ones, to the test split.
 
-    ``augment`` is the augmentation for training: a name, or a function of the inputs of a batch, as they are stored,
-    that returns them changed (with masks it has and returns both). It draws from torch's random state, which follows
-    from the seed and the batch. "auto" suits the named set, and is "none" for data of yours. The images of a folder are
-    resized to ``resize``: (height, width), or one number for both.
+    Args:
+        source: One of ``names()``; the path of an ``.npz`` file, of a folder of images, or of a table of texts (.tsv or
+            .csv, with a column ``label`` and a column of texts); a Dataset; or a list of Datasets for training,
+            validation and test.
+        validation: The fraction (or, if an int, the number) of training examples to set aside. They are drawn by
+            ``seed``, in proportion to the classes, or by whole patients if there are patients, and never from test
+            data. They are set aside whichever ``splits`` are loaded; 0 trains on all examples.
+        hold_out: Classes whose examples go to ``Data.held_out``; the other classes are renumbered from 0.
+        seed: Determines which examples are set aside.
+        root: The folder of official files, in a folder of the set's name; by default ``$NESTLING_DATA``.
+        splits: Which of ``"train"``, ``"validation"`` and ``"test"`` to load.
+        augment: The augmentation for training: a name, or a function of the inputs of a batch, as they are stored, that
+            returns them changed (with masks it has and returns both). It draws from torch's random state, which follows
+            from the seed and the batch. ``"auto"`` suits the named set, and is ``"none"`` for data of yours.
+        resize: For a folder of images: (height, width), or one number for both.
+        download: Fetch official files that are missing.
+        verify: Compare official files with their published checksums.
+        tokenizer: Makes tensors of texts: one of Hugging Face's, or a function of a list of texts that returns tensors
+            by name. The inputs of a batch are these tensors, by the names of the network's arguments; what only pads
+            every text of the batch is left out.
+        max_length: How many tokens a tokenizer pads and cuts each text to.
 
-    ``tokenizer`` makes tensors of texts: one of Hugging Face's, which pads and cuts each text to ``max_length`` tokens,
-    or a function of a list of texts that returns tensors by name. The inputs of a batch are these tensors, by the names
-    of the network's arguments; what only pads every text of the batch is left out. A table of yours (.tsv or .csv) has
-    a column ``label`` and a column of texts.
+    Returns:
+        The splits, with what their targets mean and how inputs are normalised.
 
-    Official files are looked for in ``root`` / name (default ``$NESTLING_DATA``), fetched if ``download``, and compared
-    with their published checksums if ``verify``.
+    Raises:
+        MissingError: If files are missing and can't be fetched.
+        DamagedError: If a file is not what its name says.
+        DataError: If the data can't be used, such as a split without examples.
+        ArgumentError: If an option does not fit.
+
+    Examples:
+        >>> known = nl.data.load("digits", hold_out=(8, 9), validation=0.2)
+        >>> known.num_outputs, len(known.held_out), known.input_shape
+        (8, 354, (1, 8, 8))
     """
     wanted, size = _checked_splits(splits), _checked_size(resize)
     natural_number("seed", seed)

@@ -13,11 +13,21 @@ from nestling.torch_parts import pytree
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The examples of one split.
+    """The examples of one split, one row each.
 
-    ``inputs`` are uint8 or float32, images (N, C, H, W) or vectors (N, D), or, of texts, the tensors by name that a
-    tokenizer makes, often ``input_ids`` and ``attention_mask`` (N, L). ``targets`` are int64 (N,) for classification,
-    uint8 (N, R, H, W) by R graders for segmentation, float32 (N, D) for regression.
+    Args:
+        inputs: uint8 or float32, images (N, C, H, W) or vectors (N, D); or, of texts, the tensors by name that a
+            tokenizer makes, often ``input_ids`` and ``attention_mask`` (N, L).
+        targets: int64 (N,) for classification, uint8 (N, R, H, W) by R graders for segmentation, float32 (N, D) for
+            regression.
+
+    Raises:
+        ShapeError: If there are not as many targets as inputs.
+
+    Examples:
+        >>> examples = nl.data.Split(torch.rand(6, 3), torch.arange(6))
+        >>> examples.subset(torch.tensor([4, 0])).targets.tolist(), len(examples.drawn(2))
+        ([4, 0], 2)
     """
 
     inputs: Any

@@ -45,7 +45,19 @@ class Known:
 
 
 def data_record(data: Data | Mapping[str, Any] | None) -> dict[str, Any]:
-    """The record of data, from the data or as a run has it; empty for loaders of which nothing is known."""
+    """What a file must know of its data: how inputs are normalised, whether they are bytes, and classes.
+
+    Args:
+        data: The data, its record as a run has it, or None where nothing is known, as for loaders of yours.
+
+    Returns:
+        The record, with values that JSON can hold; empty for None.
+
+    Examples:
+        >>> record = nl.delivery.data_record(data)
+        >>> record["input_shape"], record["as_bytes"], record["classes"][:2]
+        ([1, 8, 8], True, ['0', '1'])
+    """
     if data is None:
         return {}
     if isinstance(data, Data):
@@ -72,7 +84,7 @@ def described(
 ) -> dict[str, Any]:
     """What is known of a plain network, as JSON has it; ``cut`` is the cut of ``nested`` that was ``asked`` for.
 
-    Example:
+    Examples:
         >>> described(small, Known(run.data), nl.cost(run.nested, cut), run.nested, cut)["classes"]
         ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9']
     """

@@ -14,10 +14,17 @@ PROBABILITIES = "probs"
 
 @dataclass(frozen=True)
 class Agreement:
-    """How many of ``num_examples`` keep their class, and how far the outputs are from those in float.
+    """How far the answers of a quantised file are from those of the file in float.
 
-    ``same_class`` is a share of examples, or of pixels for masks, and None for a file without classes. ``largest`` has
-    the largest difference of an entry, for each output of real numbers.
+    Attributes:
+        num_examples: The held-out examples that both files answered.
+        same_class: The share of examples that keep their class, or of pixels for masks; None for a file without
+            classes.
+        largest: The largest difference of an entry, for each output of real numbers.
+
+    Examples:
+        >>> print(nl.delivery.Agreement(64, 0.984375, {"probs": 0.021}))
+        of 64 held-out examples 98.44% keep their class, largest differences: probs 0.021
     """
 
     num_examples: int

@@ -57,9 +57,10 @@ def all_widths_model(
         ArgumentError: The cuts are less than two, or differ in more than units and norms: in bits or whole layers.
         NestlingError: The network can't be written with open sizes; the message names the layer or line.
 
-    Example:
-        >>> model = all_widths_model(nested, [0.25, 0.5, 1.0])
-        >>> onnx.save(model, "network.onnx")
+    Examples:
+        >>> model = nl.delivery.all_widths_model(nested, [0.5, 1.0])
+        >>> [output.name for output in model.graph.output]
+        ['probs', 'logits']
     """
     check_extra("onnx", "onnx", "onnxscript")
     from nestling.delivery.open_onnx import edited  # needs onnx, which may be missing

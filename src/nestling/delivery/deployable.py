@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from nestling.delivery.formats import Port
 from nestling.errors import ArgumentError, DtypeError
 from nestling.prediction import Likelihood
+from nestling.running import Call
 from nestling.runtime import BATCH
 from nestling.torch_parts import pytree
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]
 BYTE = 255.0
 """The largest value of a byte, which is 1 on the scale of the mean and the standard deviation."""
 

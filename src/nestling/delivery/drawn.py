@@ -43,10 +43,12 @@ def drawn_graph(
     Raises:
         NestlingError: If nothing is drawn, or the network can't run with open batches.
 
-    Example:
-        >>> graph = drawn_graph(nested, 0.5)
-        >>> noise = noise_for(graph.about["noise"], seed=0, batch=len(x))
-        >>> probs, entropy, aleatoric, epistemic = graph.module(x, torch.from_numpy(noise))
+    Examples:
+        >>> graph = nl.delivery.drawn_graph(nested, 0.5)
+        >>> noise = nl.runtime.noise_for(graph.about["noise"], seed=0, batch=len(images))
+        >>> probs, entropy, aleatoric, epistemic = graph.module(images, torch.from_numpy(noise))
+        >>> tuple(probs.shape)
+        (100, 10)
     """
     means = mean_graph(nested, cut)
     module = DrawnGraph(means, likelihood_for(nested, likelihood), temperature).eval()
@@ -87,7 +89,7 @@ class DrawnGraph(nn.Module):
         return {"axes": axes, "values": sum(number for _, number in layers), "samples": SAMPLES, "layers": layers}
 
     def num_values(self, node: fx.Node) -> int:
-        """The number of noise values that a layer takes per draw."""
+        """How many noise values a layer takes per draw."""
         return self.fields_of(node).num_values if node.name in self.fields else _num_units(node)
 
     def fields_of(self, node: fx.Node) -> Fields:

@@ -65,11 +65,11 @@ def written_every_width(
         of_run = [network.calibration(cut) for cut in wanted] if isinstance(network, Run) else []
         calibrations = [calibration for calibration in of_run if calibration is not None]
     ports = ports_of(source.network, source.example)
-    entries = {} if cascade is None else {"cascade": cascade_record(cascade, nested)}
+    with_cascade = {} if cascade is None else {"cascade": cascade_record(cascade, nested)}
 
     def graph_of(plain: nn.Module, temperature: Callable[[], Tensor]) -> Graph:
         graph = plain_graph(replace(source, network=plain), ports, temperature)
-        return replace(graph, about={**graph.about, **entries})
+        return replace(graph, about={**graph.about, **with_cascade})
 
     model = all_widths_model(nested, wanted, graph_of, quality=_quality(network), calibrations=calibrations)
     make_folder(target.parent)
@@ -90,7 +90,7 @@ def written_every_width(
         latencies = dict(zip((row["name"] for row in rows), latencies_of(opened), strict=True))
         about, size = opened[-1][1].about, path.stat().st_size
         del opened, session
-        if entries:
+        if with_cascade:
             open_cascade(path)  # or an error, before anything is put in place
         (place,) = put((path,), folder, target.parent)
     return place, size, worst, latencies, about

@@ -56,9 +56,11 @@ def moments_graph(
     Raises:
         NestlingError: If nothing is drawn, or an operation has no rule: the error names it.
 
-    Example:
-        >>> graph = moments_graph(nested, 0.5)
-        >>> probs, entropy, aleatoric, epistemic = graph.module(x)
+    Examples:
+        >>> graph = nl.delivery.moments_graph(nested, 0.5)
+        >>> probs, entropy, aleatoric, epistemic = graph.module(images)
+        >>> tuple(probs.shape)
+        (100, 10)
     """
     means = mean_graph(nested, cut)
     module = MomentsGraph(means, likelihood_for(nested, likelihood), temperature).eval()

@@ -36,25 +36,29 @@ def to_packed(
     """Write an ONNX file with packed weights, after comparing it with the file in float on held-out examples.
 
     Args:
-        source: the file, as ``export`` wrote it, of a network with nested bits.
-        target: where to write.
-        levels: the levels of each quantised weight, as ``nested.levels_at(cut)`` gives them.
-        held_out: batches of real inputs, each an array (B, ...) per input of the file, by name.
-        activations: what linear layers compute with: ``"int8"`` is fast with 2, 4 and 8 bits; ``"float32"`` gives the
+        source: The file, as ``export`` wrote it, of a network with nested bits.
+        target: Where to write.
+        levels: The levels of each quantised weight, as ``nested.levels_at(cut)`` gives them.
+        held_out: Batches of real inputs, each an array (B, ...) per input of the file, by name.
+        activations: What linear layers compute with: ``"int8"`` is fast with 2, 4 and 8 bits; ``"float32"`` gives the
             same answers as before, and is fast with 4 bits alone.
-        least_agreement: the least share of held-out examples whose class must stay the same, if the file has classes.
+        least_agreement: The least share of held-out examples whose class must stay the same, if the file has classes.
 
     Returns:
         Sizes, how many bits each weight has, whether the runtime computes with them, and the agreement.
 
     Raises:
-        ArgumentError: if there are no examples, or none of the weights is in the file.
-        NestlingError: if fewer examples agree than they must; then nothing is written.
+        ArgumentError: If there are no examples, or none of the weights is in the file.
+        NestlingError: If fewer examples agree than they must; then nothing is written.
 
-    Example:
-        >>> cut = nested.cut(0.5)
-        >>> to_packed("bits.onnx", "bits-packed.onnx", nested.levels_at(cut), batches).layers
-        {'1.weight': 'with 4-bit weights, computed with', ...}
+    Examples:
+        >>> bits = nl.nest(module, example, kinds=("bit",), weights=None, order="uniform")
+        >>> _ = nl.export(bits, "bits.onnx", cut=0.5, compare=False)
+        >>> batches = [{"images": images.numpy()}]
+        >>> cut = nl.Cut(tuple((group.name, 2) for group in bits.groups.free))  # two pairs of levels per weight
+        >>> made = nl.delivery.to_packed("bits.onnx", "packed.onnx", bits.levels_at(cut), batches)
+        >>> made.bytes[1] < made.bytes[0]
+        True
     """
     check_extra("onnx", "onnx", "onnxruntime")
     import onnx

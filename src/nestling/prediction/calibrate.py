@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from nestling.arguments import inner_probability
 from nestling.errors import RangeError
 from nestling.prediction.calibration import Calibration
 from nestling.prediction.evaluate import check_repeatable, pairs
-from nestling.prediction.forward_passes import By, CutLike, passes
+from nestling.prediction.forward_passes import By, CutLike, Passing, passes
 from nestling.prediction.likelihood import Likelihood
 from nestling.prediction.likelihoods import likelihood_for
 from nestling.processes import ALONE, Processes, current
@@ -29,13 +29,8 @@ def calibrate(
     loader: Iterable[Any],
     *,
     cut: CutLike | None = None,
-    samples: int = 6,
-    likelihood: str | Likelihood | None = None,
     coverage: float | Sequence[float] = 0.9,
-    seed: int | None = 0,
-    spread: bool = False,
-    by: By = "draws",
-    batch: Read | None = None,
+    **options: Unpack[Passing],
 ) -> Calibration: ...
 
 
@@ -45,13 +40,8 @@ def calibrate(
     loader: Iterable[Any],
     *,
     cut: Sequence[CutLike],
-    samples: int = 6,
-    likelihood: str | Likelihood | None = None,
     coverage: float | Sequence[float] = 0.9,
-    seed: int | None = 0,
-    spread: bool = False,
-    by: By = "draws",
-    batch: Read | None = None,
+    **options: Unpack[Passing],
 ) -> list[Calibration]: ...
 
 
@@ -73,8 +63,31 @@ def calibrate(
     The temperature minimises the negative log-likelihood of the averaged distribution. It is applied to each sample
     before the average. With the temperature, conformal sets contain the true target with probability ``coverage`` or
     more, on average over examples from the loader's distribution. For images the average is over pixels, and the
-    guarantee is approximate, since the pixels of an image are not independent. ``likelihood``,
-    ``spread`` and ``batch`` are as in ``evaluate``, ``by`` as in ``predict``.
+    guarantee is approximate, since the pixels of an image are not independent.
+
+    Args:
+        model: A nested network, or a plain one.
+        loader: Batches of pairs, read once per cut.
+        cut: The cut, or a list of cuts; None for the network's current one.
+        samples: Weight samples to average over; use as many in ``predict``.
+        likelihood: By default the one that the network was trained with.
+        coverage: One probability below 1, or several.
+        seed: Makes the weight samples reproducible; None draws from torch's random state.
+        spread: Share the batches among the processes of torch.distributed, each of which must make the call.
+        by: As in ``predict``.
+        batch: A function that makes pairs of the batches, if they are none.
+
+    Returns:
+        The calibration, or one per cut.
+
+    Raises:
+        ArgumentError: If there are too few examples for a coverage, or a coverage is not between 0 and 1.
+
+    Examples:
+        >>> calibrations = nl.calibrate(nested, loader, cut=(0.5, 1.0), coverage=0.9)
+        >>> p = nl.predict(nested, images, cut=0.5, calibration=calibrations[0])
+        >>> tuple(p.sets(0.9).shape)
+        (100, 10)
     """
     loader = read_by(loader, batch)
     chosen_likelihood = likelihood_for(model, likelihood)

@@ -11,10 +11,19 @@ from nestling.prediction.bounds import Bounds, share_bounds
 
 @dataclass(frozen=True)
 class Detection:
-    """Area under the ROC curve, and average precision; the out-of-distribution examples are the positive class.
+    """How well one uncertainty tells out-of-distribution examples, the positive class, from those of the data set.
 
-    ``base_rate`` is their share of all examples: the average precision of a guess (the AUROC of a guess is 0.5).
-    ``bounds`` are the 95 % intervals over the examples of both areas, by name.
+    Attributes:
+        auroc: Area under the ROC curve; 0.5 is a guess.
+        aupr: Average precision; ``base_rate`` is a guess.
+        base_rate: The share of out-of-distribution examples among all.
+        bounds: The 95 % interval of both areas over the examples, by name.
+
+    Examples:
+        >>> noise = [(torch.randn(50, 1, 8, 8), None)]
+        >>> scores = nl.evaluate(nested, loader, ood=noise)
+        >>> sorted(scores.by), round(scores.by["entropy"].base_rate, 3)
+        (['entropy', 'max_probability', 'mutual_information'], 0.258)
     """
 
     auroc: float

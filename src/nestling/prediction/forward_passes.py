@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import torch
 from torch import Tensor, fx, nn
@@ -14,7 +14,7 @@ from nestling.distributions import Sampling, drawn_from, stream
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.prediction.likelihood import Likelihood
 from nestling.reading import Cut
-from nestling.running import Nested, Reuse, as_call, in_mode, picked
+from nestling.running import Call, Nested, Read, Reuse, as_call, in_mode, picked
 from nestling.running.layers import (
     Stochastic,
     VariationalLayer,
@@ -29,14 +29,25 @@ from nestling.tensor_arguments import real_tensor
 from nestling.torch_parts import pytree
 
 CutLike = float | Mapping[str, int] | Cut
-_Call = tuple[tuple[Any, ...], dict[str, Any]]
 By = Literal["draws", "fast_draws", "moments"]
+
 OUTPUT_SAMPLES = 100
 """The number of samples of outputs whose means and variances are known: these samples cost next to nothing."""
 FOLDED_UP_TO = 16
 """Up to this batch size all samples run in one pass, over copies of the batch; above, one after another is faster."""
 FOLDED_BATCH = 96
 """The largest number of examples in such a pass, over all copies."""
+
+
+class Passing(TypedDict, total=False):
+    """The options that ``evaluate`` and ``calibrate`` share."""
+
+    samples: int
+    likelihood: str | Likelihood | None
+    seed: int | None
+    spread: bool
+    by: By
+    batch: Read | None
 
 
 @contextmanager
@@ -153,11 +164,11 @@ class Passes:
         """What the network returns, or the logits in it."""
         return picked(self.network(*args, **kwargs))
 
-    def _on_device(self, call: _Call) -> _Call:
+    def _on_device(self, call: Call) -> Call:
         parameter = next(self.network.parameters(), None)
         if parameter is None:
             return call
-        moved: _Call = pytree.tree_map_only(Tensor, lambda tensor: _noting_writes(tensor.to(parameter.device)), call)
+        moved: Call = pytree.tree_map_only(Tensor, lambda tensor: _noting_writes(tensor.to(parameter.device)), call)
         return moved
 
 
@@ -205,14 +216,14 @@ def _noting_writes(tensor: Tensor) -> Tensor:
     return tensor.clone() if tensor.is_inference() else tensor
 
 
-def _repeated(call: _Call, size: int, times: int) -> _Call:
+def _repeated(call: Call, size: int, times: int) -> Call:
     """A call with several copies of its batch, one after the other."""
 
     def copies(tensor: Tensor) -> Tensor:
         has_batch = tensor.ndim > 0 and tensor.shape[0] == size
         return tensor.repeat(times, *[1] * (tensor.ndim - 1)) if has_batch else tensor
 
-    repeated: _Call = pytree.tree_map_only(Tensor, copies, call)
+    repeated: Call = pytree.tree_map_only(Tensor, copies, call)
     return repeated
 
 

@@ -19,7 +19,16 @@ class Likelihood(Learned, ABC):
     """The distribution p(target | output), in which the elements of a target are independent of each other.
 
     It is a module, because it may have parameters of its own: ``nested.likelihood`` is trained and saved with the
-    network.
+    network. A likelihood of your own has the abstract methods, and ``LIKELIHOODS`` finds it by its ``name``.
+
+    Attributes:
+        name: What ``likelihood=`` takes for it.
+
+    Examples:
+        >>> nested.likelihood.name, nested.likelihood.targets
+        ('categorical', 'classes')
+        >>> nested.likelihood.nll(torch.zeros(4, 10), torch.tensor([0, 1, 2, 3])).item()  # log(10)
+        2.302...
     """
 
     name: ClassVar[str]

@@ -25,7 +25,7 @@ _PRICED_AS = {"macs": "macs", "latency_ms": "macs", "params": "params", "bytes":
 
 @dataclass(frozen=True)
 class Target:
-    """The ``limits`` that a pruned network must keep to, by name; ``whole`` is the network as it came."""
+    """The ``limits`` that a pruned network must keep to, by name; ``whole`` is the original network."""
 
     limits: Mapping[str, Limit]
     whole: Delivered

@@ -10,7 +10,22 @@ from nestling.tables import percent, text_table, thousands
 
 
 def cascade_table(cascade: Cascade, scores: CascadeScores, comparison: Comparison) -> str:
-    """A table of the stages that run, and lines that say what the cascade comes to."""
+    """A table of the stages that run, and lines that say what the cascade comes to.
+
+    Args:
+        cascade: What ``nl.cascade`` fitted.
+        scores: What ``cascade.evaluate`` measured.
+        comparison: What ``cascade.compare`` measured.
+
+    Returns:
+        The text that ``nestling cascade`` prints.
+
+    Examples:
+        >>> from nestling.report import cascade_table
+        >>> print(cascade_table(casc, casc.evaluate(loader), casc.compare(loader)))
+        stage  cut  threshold  reached  answered  accuracy %  MACs  ms
+        ...
+    """
     header = ["stage", "cut", "threshold", "reached", "answered", "accuracy %", "MACs", "ms"]
     rows = []
     for number, stage in enumerate(scores.stages, 1):
@@ -53,7 +68,22 @@ def _summary(cascade: Cascade, scores: CascadeScores, comparison: Comparison) ->
 
 
 def draw_cascade(path: Path, comparison: Comparison) -> None:
-    """Draw accuracy against average cost, also in milliseconds if they are known; the file is whole or not there."""
+    """Draw accuracy against average cost, in multiply-adds and, if they are known, in milliseconds.
+
+    The picture is written whole or not at all.
+
+    Args:
+        path: Where to write; the suffix is the format: ``.png``, ``.svg`` or ``.pdf``.
+        comparison: What ``cascade.compare`` measured.
+
+    Raises:
+        RunError: If nothing can be written there.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from nestling.report import draw_cascade
+        >>> draw_cascade(Path("cascade.svg"), casc.compare(loader))
+    """
     in_ms = comparison.chosen.ms is not None
     figure = new_figure(6.4 * (1 + in_ms), 4.2)
     axes = figure.subplots(1, 1 + in_ms, squeeze=False, sharey=True)[0]

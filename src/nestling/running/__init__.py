@@ -6,7 +6,7 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.running.agreement import TOLERANCE, check_same, gap, with_noise
-    from nestling.running.batches import Read, as_call, examples_of, inputs_of, pair_of, read_by
+    from nestling.running.batches import Call, Read, as_call, examples_of, inputs_of, pair_of, read_by
     from nestling.running.bits import (
         FIRST_SHARPNESS,
         LAST_SHARPNESS,

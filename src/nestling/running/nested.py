@@ -12,7 +12,7 @@ from nestling.distributions.weights import WeightPosterior
 from nestling.errors import ArgumentError, DtypeError, ShapeError
 from nestling.kept_until_written import write_state
 from nestling.reading import Bits, Cut, Groups, Plan, full_cut, make_cut
-from nestling.running.batches import check_like_example
+from nestling.running.batches import Call, check_like_example
 from nestling.running.bits import Levels, Quantised
 from nestling.running.layers import drawing, mean_name, plain_name, variational_layers
 from nestling.running.modes import in_mode
@@ -29,13 +29,31 @@ from nestling.torch_parts import Moving, pytree
 class Nested(Moving):
     """A module with an order over the widths of each of its groups. ``nest`` makes it.
 
-    In train mode each call draws a width for every group, remembered in ``drawn``, and computes only that part of the
-    network. In eval mode a call runs at the current cut: the whole network, except inside ``at``. The current cut
-    belongs to a thread or asyncio task, and in eval mode a call writes nothing on the network. So several threads may
-    use one network at once, each at its own cut. Train mode is for one thread. ``statistics`` has the statistics of
-    batch norms, by cut. ``likelihood`` says what an output means in ``predict``, ``evaluate``, ``search`` and ``elbo``:
-    ``train`` sets it, and its parameters are learned and saved with the network. ``output`` is what was picked of the
-    module's outputs, if they are no tensors. ``made_with`` has the options of ``nest``, or None if they contain code.
+    In train mode each call draws a width for every group and computes only that part of the network. In eval mode a
+    call runs at the current cut: the whole network, except inside ``at``. The current cut belongs to a thread or
+    asyncio task, and in eval mode a call writes nothing on the network, so several threads may use it at once. Train
+    mode is for one.
+
+    Attributes:
+        module: The network itself, whose layers may be variational.
+        groups: What can be cut, and what can't, with the reason.
+        orders: The distribution over the widths of each free group, by its name.
+        runner: Runs the module, or its graph, with smaller tensors.
+        example: The arguments of the call that ``nest`` was given.
+        rescale: Whether readers of a group are scaled by keep probabilities in eval mode.
+        bits: How weights are quantised.
+        private: Cuts whose batch norms have separate weights.
+        output: What was picked of the module's outputs, if they are no tensors.
+        statistics: The statistics of batch norms, by cut.
+        likelihood: What an output means. ``train`` sets it; its parameters are learned and saved with the network.
+        drawn: The cut of the last call in train mode.
+        made_with: The options of ``nest``; None if they contain code.
+
+    Examples:
+        >>> with nested.at(0.5):
+        ...     half = nested(images)
+        >>> torch.equal(half, nested(images)), nested.cut.num_blocks
+        (False, 16)
     """
 
     def __init__(
@@ -45,7 +63,7 @@ class Nested(Moving):
         orders: Mapping[str, Order],
         runner: Runner,
         *,
-        example: tuple[tuple[Any, ...], dict[str, Any]],
+        example: Call,
         rescale: bool,
         bits: Bits | None = None,
         private: Sequence[float | Mapping[str, int]] = (),
@@ -85,11 +103,20 @@ class Nested(Moving):
 
     @contextmanager
     def at(self, cut: float | Mapping[str, int] | Cut) -> Iterator["Nested"]:
-        """Run at a cut inside the ``with`` statement: a fraction of every group, widths by group name, or a Cut.
+        """Run at a cut inside the ``with`` statement.
 
         Without gradients the smaller tensors of the last few cuts are kept, as dense copies, until a tensor of the
-        network is written to (writes through ``.data`` are not noticed) or its train or eval mode is set.
-        In eval mode a cut without batch-norm statistics of its own is warned of, once per network: ``recalibrate`` it.
+        network is written to (writes through ``.data`` are not noticed) or its train or eval mode is set. In eval mode
+        a cut without batch-norm statistics of its own is warned of, once per network: ``recalibrate`` it.
+
+        Args:
+            cut: A fraction of every group, widths by group name (other groups stay whole), or a ``Cut``.
+
+        Returns:
+            A context that gives the network itself.
+
+        Raises:
+            ArgumentError: If there is no such cut.
         """
         prepared = self._prepared_cuts.at(cut)
         if not (self.training or prepared.is_checked):
@@ -125,7 +152,7 @@ class Nested(Moving):
 
     @property
     def calls_layers(self) -> bool:
-        """Whether the module's layers run, which may draw a weight per example, or a graph with one weight for all."""
+        """Whether the module's layers run, which may draw weights per example, or a graph with one draw for all."""
         return self._runner.calls_layers
 
     @property

@@ -16,7 +16,21 @@ UNCERTAINTIES = ("entropy", "aleatoric", "epistemic")
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """The ``outputs`` of a file by name, each with the batch first; prints as a table of one line per example."""
+    """What a file answers for a batch; it prints as a table with one line per example.
+
+    Attributes:
+        outputs: The arrays of the file by name, each with the batch first.
+        about: The record of the file: classes, thresholds, calibration.
+
+    Examples:
+        >>> answers = nl.runtime.open("digits.onnx").predict(data.test.inputs[:2].numpy())
+        >>> len(answers), sorted(answers.uncertainty), answers["probs"].shape
+        (2, ['entropy'], (2, 10))
+        >>> print(answers)
+        class  probability  entropy  set at 0.9
+        ---------------------------------------
+        ...
+    """
 
     outputs: Mapping[str, np.ndarray]
     about: Mapping[str, Any] = field(repr=False)
@@ -63,7 +77,17 @@ class Answers:
         return parts
 
     def in_set(self, coverage: float = 0.9) -> np.ndarray:
-        """Conformal sets (B, C, ...), true for each class in the set."""
+        """Conformal sets (B, C, ...), true for each class in the set.
+
+        Args:
+            coverage: The share of sets that should contain the right class; one that the file was calibrated for.
+
+        Returns:
+            An array of booleans in the shape of the probabilities.
+
+        Raises:
+            ArgumentError: If the file has no threshold for this coverage.
+        """
         inside: np.ndarray = 1 - self.probs <= self._threshold(coverage)
         return inside
 
@@ -75,7 +99,17 @@ class Answers:
         ]
 
     def interval(self, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """The ends of the conformal interval of each number."""
+        """The ends of the conformal interval of each number.
+
+        Args:
+            coverage: The share of intervals that should contain the right number; one that the file was calibrated for.
+
+        Returns:
+            The lower and the upper ends (B, D).
+
+        Raises:
+            ArgumentError: If the file has no threshold for this coverage.
+        """
         reach = self._threshold(coverage) * self["std"]
         return self["mean"] - reach, self["mean"] + reach
 

@@ -28,8 +28,8 @@ def open(path: str | PathLike[str], cut: Cut | None = None, *, threads: int | No
     """Open a network that ``export`` wrote.
 
     Args:
-        path: the file; its suffix says which runtime opens it.
-        cut: for a file of several widths, the one to run at: a fraction, the name of a row of its table, or widths by
+        path: The file; its suffix says which runtime opens it.
+        cut: For a file of several widths, the one to run at: a fraction, the name of a row of its table, or widths by
             group. It is fixed while the file is open, which is as fast as a file of that cut alone. None leaves it to
             each call of ``predict``.
         threads: CPU threads; None leaves the choice to the runtime.
@@ -38,13 +38,14 @@ def open(path: str | PathLike[str], cut: Cut | None = None, *, threads: int | No
         The network, ready to predict.
 
     Raises:
-        ArgumentError: if there is no runtime for such a file, it is not installed, or the file has no such cut.
-        RunError: if the file is not there, is damaged, or is not one of nestling's.
+        ArgumentError: If there is no runtime for such a file, it is not installed, or the file has no such cut.
+        RunError: If the file is not there, is damaged, or is not one of nestling's.
 
-    Example:
-        >>> network = nestling.runtime.open("digits.onnx")
-        >>> network.predict(images).names  # images (B, 1, 28, 28) as they were before normalisation
-        ['7', '2']
+    Examples:
+        >>> network = nl.runtime.open("digits.onnx")
+        >>> answers = network.predict(data.test.inputs[:3].numpy())  # as they are in the data, not normalised
+        >>> answers.probs.shape, len(answers.names)
+        ((3, 10), 3)
     """
     return opened(path, None if cut is None else lambda _: cut, threads)
 
@@ -73,7 +74,17 @@ def opened(
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """An open file. ``about`` is its record: classes, inputs, cut, costs, calibration, versions."""
+    """An open file of a network, which predicts with numpy and the file's runtime alone.
+
+    Attributes:
+        session: The file in its runtime.
+        cut: The cut at which a file of several widths was opened; None for other files.
+
+    Examples:
+        >>> network = nl.runtime.open("digits.onnx")
+        >>> network.about["classes"][:3], network.about["inputs"][0]["shape"]
+        (['0', '1', '2'], ['batch', 1, 8, 8])
+    """
 
     session: Session = field(repr=False)
     cut: Cut | None = None

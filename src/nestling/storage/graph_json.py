@@ -11,14 +11,13 @@ from torch.func import functional_call
 
 from nestling.errors import ArgumentError, TraceError
 from nestling.reading import Groups, Holders, Ids, Plan
-from nestling.running import TOLERANCE, PlainGraph, batch_of, gap, with_noise
+from nestling.running import TOLERANCE, Call, PlainGraph, batch_of, gap, with_noise
 from nestling.storage.files import json_bytes, parsed
 from nestling.storage.plan_json import UnwritableError, plan_from_json, plan_to_json
 from nestling.storage.ranges import whole
 from nestling.torch_parts import Measured, pytree
 
 Made = TypeVar("Made", bound=PlainGraph)
-Call = tuple[tuple[Any, ...], dict[str, Any]]
 HIDDEN, CONSTANT = ".hidden.", ".constant."
 """Prefixes of tensors that are not in the network's state: no tensor of a module has a name that starts so."""
 LARGEST_GAP = 1e-3

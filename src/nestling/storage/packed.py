@@ -18,10 +18,19 @@ _FEWER = "pairs"
 
 @dataclass(frozen=True)
 class Packing:
-    """How the weights of a small network are stored: ``levels`` has the levels of each quantised weight, by name.
+    """How the weights of a small network are stored: by default each tensor as it is, without its zeros.
 
-    ``fewer`` has the statistics of the network's norms for each smaller number of pairs. If it is given, the codes are
-    packed so that the first of them are the codes of fewer pairs.
+    Args:
+        levels: The levels of each quantised weight, by name, as ``nested.levels_at(cut)`` gives them; such weights are
+            stored as packed bits.
+        fewer: The statistics of the network's norms for each smaller number of pairs of levels. If it is given, the
+            codes are packed so that the first of them are the codes of fewer pairs.
+
+    Examples:
+        >>> small, about = nl.extract(nested, 0.5), nl.delivery.small_record(run.data)
+        >>> saved = nl.delivery.save_small(small, nested.example, "small", about, nl.delivery.Packing())
+        >>> tuple(saved(images).shape)
+        (100, 10)
     """
 
     levels: Mapping[str, Levels] = field(default_factory=dict)

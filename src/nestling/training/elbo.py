@@ -34,9 +34,15 @@ def elbo(
     Returns:
         The loss, a scalar tensor with gradients.
 
-    Example:
-        >>> loss = nl.elbo(nested, (images, labels), dataset_size=50_000)
+    Raises:
+        ArgumentError: If an option is none of a recipe's, or the batch does not fit the likelihood.
+
+    Examples:
+        >>> new = nl.nest(module, example, num_blocks=8).train()
+        >>> loss = nl.elbo(new, (images, labels), dataset_size=len(data.train))
         >>> loss.backward()
+        >>> loss.ndim, bool(loss.isfinite())
+        (0, True)
     """
     return elbo_terms(nested, batch, dataset_size=dataset_size, **options).loss
 
@@ -59,8 +65,8 @@ def elbo_terms(
         batch: A pair (inputs, targets), or a dictionary whose targets are its ``labels``.
         dataset_size: Number of training examples.
         likelihood: What an output means: "categorical", "bernoulli", "gaussian" or "heteroscedastic_gaussian", or a
-            ``Likelihood``. By default ``nested.likelihood``, and "categorical" where that is None. For targets in
-            their own units set ``nested.likelihood = nl.prediction.Gaussian().fitted(targets)`` before the loop.
+            ``Likelihood``. By default ``nested.likelihood``, and "categorical" where that is None. For targets in their
+            own units set ``nested.likelihood = nl.prediction.Gaussian().fitted(targets)`` before the loop.
         teacher: A trained network whose predictions all widths learn from; by default the full width teaches.
         generator: Draws the widths; the noise of the weights is always torch's own. Processes that average their
             gradients must draw the same widths: give each a generator with the same seed.
@@ -72,6 +78,13 @@ def elbo_terms(
 
     Raises:
         ArgumentError: If an option is none of a recipe's, or does not go with the likelihood.
+
+    Examples:
+        >>> from nestling.training import elbo_terms
+        >>> new = nl.nest(module, example, num_blocks=8).train()
+        >>> terms = elbo_terms(new, (images, labels), dataset_size=len(data.train), kappa=0.1)
+        >>> terms.nll.ndim, len(terms.cuts) > 1
+        (0, True)
     """
     check_nested(nested)
     count("dataset_size", dataset_size, "how many examples the training set has")

@@ -17,7 +17,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 
 MOST_CUTS, MOST_DRAWS, MOST_COUNT = 1000, 10_000, 1_000_000
-"""The most cuts, draws and anything else that a recipe can ask for, since a stranger may have written it."""
+"""The most cuts, draws and anything else that a recipe can ask for, since somebody else may have written it."""
 TEACHER_SHARE, FULL_WIDTH_SHARE = 0.9, 0.5
 """What distil="auto" means where another network teaches, and where the full width does: experiments/bn3."""
 TEACHER_SOFTENING, FULL_WIDTH_SOFTENING = 2.0, 1.0
@@ -26,7 +26,19 @@ TEACHER_SOFTENING, FULL_WIDTH_SOFTENING = 2.0, 1.0
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a nested network is trained; a share is a part of all steps, between 0 and 1."""
+    """How a nested network is trained; a share is a part of all steps, between 0 and 1.
+
+    A recipe is frozen, checks its entries when it is made, and is saved with the run as ``recipe.json``. The command
+    line has an option for each entry.
+
+    Raises:
+        ArgumentError: If an entry is of the wrong type, out of range, or a name that does not exist.
+
+    Examples:
+        >>> recipe = nl.Recipe(epochs=10, cuts=(0.25, 1.0))
+        >>> recipe.but(seed=1).seed, nl.Recipe.from_dict(recipe.to_dict()) == recipe
+        (1, True)
+    """
 
     epochs: int = 30
     """Passes over the training data."""

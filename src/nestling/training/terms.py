@@ -53,7 +53,21 @@ class Step:
 
 @dataclass(frozen=True)
 class Terms:
-    """The ``loss`` to minimise and its terms: mean ``nll``, divergences in nats; and the cuts that were computed."""
+    """The loss of a training step, and what it is made of.
+
+    Attributes:
+        loss: What is minimised, a scalar with gradients.
+        nll: The mean negative log-likelihood over the widths, in nats per labelled element.
+        weight_kl: The divergence of the weights from their prior, in nats.
+        order_kl: The divergence of the orders from theirs, in nats.
+        cuts: The cuts that were computed in this step.
+
+    Examples:
+        >>> from nestling.training import elbo_terms
+        >>> terms = elbo_terms(nl.nest(module, example).train(), (images, labels), dataset_size=1294)
+        >>> terms.loss.requires_grad, terms.weight_kl.item() > 0
+        (True, True)
+    """
 
     loss: Tensor
     nll: Tensor

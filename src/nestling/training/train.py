@@ -46,25 +46,45 @@ def train(
 ) -> Run:
     """Train a nested network in place by a recipe; its final weights are the best in validation, or as good.
 
-    ``data`` is a data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. A loader's
-    batch size is used, and recorded in place of the recipe's. Batches of loaders are pairs (inputs, targets), or
-    dictionaries with ``labels``; ``batch`` is a function that makes such a batch of any other.
-
     With ``out`` the run is a folder: the same call made again resumes a run that was stopped, and reads back a complete
-    one. With more epochs in the recipe a complete run goes on from its weights, with a new optimiser. ``starts_from``
-    names the initial weights, so that the folder can tell runs with different ones apart.
+    one. With more epochs in the recipe a complete run goes on from its weights, with a new optimiser.
 
-    ``likelihood`` says what an output means. By default it is the network's own (``nested.likelihood``), else the one
-    for the data set, and categorical for loaders. For numbers the network learns targets that are standardised by their
-    mean and standard deviation in the training data (for loaders in the first 10,000 examples, or as you pass with
-    ``nl.prediction.Gaussian().fitted(targets)``); log, scores and predictions are in the targets' own units.
+    For numbers the network learns targets that are standardised by their mean and standard deviation in the training
+    data (for loaders in the first 10,000 examples, or as you pass with ``nl.prediction.Gaussian().fitted(targets)``).
+    Log, scores and predictions are in the targets' own units.
 
-    ``teacher`` is a trained network; all widths learn from its predictions as well as from the labels. To fine-tune a
-    trained network, pass the network as it was before ``nest`` (the recipe's auto choices follow). ``figures`` computes
-    figures of the network after each epoch, for the log and the progress line.
+    Started by torchrun, the processes share every batch: all draw the same widths, but different weight noise. Ctrl-C
+    and SIGTERM save the run first (in the main thread), and then raise ``Stopped``, a KeyboardInterrupt.
 
-    Started by torchrun, the processes share every batch: all draw the same widths, but different weight noise.
-    Ctrl-C and SIGTERM save the run first (in the main thread), and then raise ``Stopped``, a KeyboardInterrupt.
+    Args:
+        nested: What ``nest`` gives.
+        data: A data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. A loader's
+            batch size is used, and recorded in place of the recipe's. Batches of loaders are pairs (inputs, targets),
+            or dictionaries with ``labels``.
+        recipe: All numbers of the training; by default ``Recipe()``.
+        out: The folder of the run; None keeps it in memory.
+        likelihood: What an output means. By default the network's own (``nested.likelihood``), else the one for the
+            data set, and categorical for loaders.
+        starts_from: Names the initial weights, so that the folder can tell runs with different ones apart.
+        teacher: A trained network; all widths learn from its predictions as well as from the labels. To fine-tune a
+            trained network, pass the network as it was before ``nest`` (the recipe's auto choices follow).
+        figures: Computes figures of the network after each epoch, for the log and the progress line.
+        batch: A function that makes a pair or a dictionary of any other batch.
+        quiet: Show no progress.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        RunError: If the folder holds another run, is damaged or in use, or can't be written.
+        DivergenceError: If numbers became NaN or infinite; the message says where, and what to change.
+        ArgumentError: If data, recipe and network do not fit each other.
+
+    Examples:
+        >>> new = nl.nest(module, example, num_blocks=8)
+        >>> short = nl.train(new, data, nl.Recipe(epochs=1, cuts=(0.5, 1.0)), quiet=True)
+        >>> len(short.log), short.folder is None, len(short.calibrations)
+        (1, True, 2)
     """
     check_nested(nested)
     wanted = recipe or Recipe()

@@ -13,10 +13,19 @@ from nestling.distributions.temperature import Tempered
 
 
 class Gate(Learned, ABC):
-    """A multiplier for each of ``num_units`` units.
+    """A stochastic multiplier for each of ``num_units`` units, without an order among the units.
 
     ``features`` (batch, num_units) are the activations of the units (of a convolution: their spatial mean). Only a gate
     that depends on its input reads their values; the other gates read the batch size, the dtype and the device.
+
+    Attributes:
+        num_units: The number of neurons or channels.
+
+    Examples:
+        >>> from nestling.distributions import BernoulliGate, Gate
+        >>> gate = BernoulliGate(3, drop_prob=0.5)
+        >>> isinstance(gate, Gate), tuple(gate.sample(torch.zeros(4, 3)).shape), gate.part(torch.tensor([0])).num_units
+        (True, (4, 3), 1)
     """
 
     num_units: int

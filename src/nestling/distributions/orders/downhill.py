@@ -20,8 +20,25 @@ START_LOGIT = 3.0
 class Downhill(RelaxedOrder):
     """A chain of keep probabilities sigmoid(``logits``) whose mask can be relaxed at a ``temperature`` (BN3 section 2).
 
-    ``logits`` (..., K - num_always) has one entry per block that can be cut; a Parameter is learned. The relaxed
-    mask z tends to a mask of ones and zeros as the temperature falls to 0, and to a straight slope as it rises.
+    The relaxed mask z tends to a mask of ones and zeros as the temperature falls to 0, and to a straight slope as it
+    rises.
+
+    Args:
+        logits: Keep logits (..., K - num_always), one per block that can be cut; a Parameter is learned.
+        num_always: How many blocks the smallest width keeps.
+        temperature: Of relaxed masks.
+
+    Raises:
+        ArgumentError: If the logits are not finite numbers, or the counts do not fit.
+
+    Examples:
+        >>> from nestling.distributions import Downhill
+        >>> order = Downhill(torch.zeros(3))
+        >>> order.keep_probs()
+        tensor([1.0000, 0.5000, 0.2500, 0.1250])
+        >>> mask = order.rsample((5,))
+        >>> tuple(mask.shape), bool((mask.diff() <= 0).all())  # only goes down
+        ((5, 4), True)
     """
 
     logits: Tensor

@@ -19,8 +19,20 @@ from nestling.tensor_arguments import whole_tensor
 class Order(Learned, ABC):
     """A distribution over the width of ``num_blocks`` blocks, of which the first ``num_always`` are never cut.
 
-    An order *is* its ``log_probs()``; a subclass gives that one method. Legend for shapes: ``K`` is ``num_blocks``,
-    ``S = K - num_always + 1`` the number of possible widths, ``...`` the batch of orders (empty for a single one).
+    An order *is* its ``log_probs()``; a subclass gives that one method. Legend for shapes: ``K`` is ``num_blocks``, ``S
+    = K - num_always + 1`` the number of possible widths, ``...`` the batch of orders (empty for a single one).
+
+    Attributes:
+        num_blocks: The number of blocks.
+        num_always: How many of them the smallest width keeps.
+
+    Examples:
+        >>> from nestling.distributions import Uniform
+        >>> order = Uniform(4, num_always=2)
+        >>> order.widths().tolist(), round(order.expected_width().item(), 4)
+        ([2, 3, 4], 3.0)
+        >>> order.masks(torch.tensor(3)).tolist()
+        [1.0, 1.0, 1.0, 0.0]
     """
 
     num_blocks: int
@@ -113,7 +125,24 @@ def _chain(num_widths: int, keep: float, dtype: torch.dtype, device: torch.devic
 
 
 def kl(q: Order, p: Order) -> Tensor:
-    """KL(q || p) in nats between two orders over the same blocks; ``q`` may keep more blocks always than ``p``."""
+    """KL(q || p) in nats between two orders over the same blocks.
+
+    Args:
+        q: The posterior; it may keep more blocks always than the prior.
+        p: The prior.
+
+    Returns:
+        The divergences (...), one per order of a batch.
+
+    Raises:
+        ShapeError: If the numbers of blocks differ.
+        RangeError: If the posterior allows a width that the prior does not, which makes the divergence infinite.
+
+    Examples:
+        >>> from nestling.distributions import Geometric, Uniform, kl
+        >>> kl(Uniform(4), Uniform(4)).item(), kl(Uniform(4), Geometric(4, 0.5)).item() > 0
+        (0.0, True)
+    """
     if q.num_blocks != p.num_blocks:
         given = f"orders over {q.num_blocks} and {p.num_blocks} blocks"
         raise ShapeError("q, p", given, "orders over the same blocks", "Build the prior with the group's num_blocks.")

@@ -31,7 +31,21 @@ NO_NOISE = -80.0
 
 
 class MultiplicativeGaussian(WeightPosterior):
-    """w = theta (1 + sqrt(alpha) eps) with log alpha free (BN3), clamped to bounds, without gradient outside them."""
+    """w = theta (1 + sqrt(alpha) eps) with log alpha free (BN3), clamped to bounds, without gradient outside them.
+
+    Args:
+        mean: theta, in any shape.
+        log_alpha: log alpha of each weight, broadcastable to the mean.
+
+    Raises:
+        ShapeError: If the scale does not fit the mean.
+
+    Examples:
+        >>> from nestling.distributions import MultiplicativeGaussian
+        >>> posterior = MultiplicativeGaussian(torch.tensor([2.0, -4.0]), torch.tensor(0.0))
+        >>> posterior.std(), posterior.drop_rate()
+        (tensor([2., 4.]), tensor(0.5000))
+    """
 
     log_alpha: Tensor
 
@@ -79,7 +93,21 @@ class MultiplicativeGaussian(WeightPosterior):
 
 
 class AdditiveGaussian(WeightPosterior):
-    """w = theta + sigma eps with log sigma^2 free (sparse VD): only the log alpha derived from it is bounded."""
+    """w = theta + sigma eps with log sigma^2 free (sparse VD), so that a weight near zero can keep its noise.
+
+    Args:
+        mean: theta, in any shape.
+        log_sigma2: log sigma^2 of each weight, broadcastable to the mean.
+
+    Raises:
+        ShapeError: If the scale does not fit the mean.
+
+    Examples:
+        >>> from nestling.distributions import AdditiveGaussian
+        >>> posterior = AdditiveGaussian(torch.tensor([0.0, 3.0]), torch.tensor([0.0, 0.0]))
+        >>> posterior.std(), tuple(posterior.sample((5,)).shape)
+        (tensor([1., 1.]), (5, 2))
+    """
 
     rates: ClassVar[Mapping[str, Rate]] = {"log_sigma2": "distributions"}
     log_sigma2: Tensor

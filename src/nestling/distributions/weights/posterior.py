@@ -35,6 +35,16 @@ class WeightPosterior(Moving, Learned, ABC):
 
     A family says how it starts from a plain weight and how its parameters are trained (``rate``, ``rates``). The
     defaults ``sampling`` and ``kappa`` say how weights are drawn, and how their divergence is weighted.
+
+    Attributes:
+        mean: theta, in the shape of the weight.
+        scale: The parameter of the noise: log alpha or log sigma^2.
+
+    Examples:
+        >>> from nestling.distributions import AdditiveGaussian, WeightPosterior, hierarchical_kl
+        >>> posterior = AdditiveGaussian.from_weight(torch.nn.Parameter(torch.ones(2, 3)))
+        >>> isinstance(posterior, WeightPosterior), tuple(posterior.divergences(hierarchical_kl).shape)
+        (True, (2, 3))
     """
 
     rate: ClassVar[Rate] = "weights"
@@ -164,12 +174,38 @@ class _Variance(torch.autograd.Function):
 
 
 def to_log_sigma2(mean: Tensor, log_alpha: Tensor) -> Tensor:
-    """log sigma^2 = log alpha + log theta^2, exact for any weight except zero (see ``_log_square``)."""
+    """log sigma^2 = log alpha + log theta^2, exact for any weight except zero.
+
+    Args:
+        mean: theta. At zero its logarithm is that of the smallest normal number, with zero gradient.
+        log_alpha: log alpha, broadcastable to it.
+
+    Returns:
+        log sigma^2 of each weight.
+
+    Examples:
+        >>> from nestling.distributions import to_log_sigma2
+        >>> round(to_log_sigma2(torch.tensor(-3.0), torch.tensor(0.0)).exp().item(), 4)
+        9.0
+    """
     return log_alpha + _log_square(mean)
 
 
 def to_log_alpha(mean: Tensor, log_sigma2: Tensor) -> Tensor:
-    """log alpha = log sigma^2 - log theta^2, exact for any weight except zero, and without bounds."""
+    """log alpha = log sigma^2 - log theta^2, exact for any weight except zero, and without bounds.
+
+    Args:
+        mean: theta. At zero its logarithm is that of the smallest normal number, with zero gradient.
+        log_sigma2: log sigma^2, broadcastable to it.
+
+    Returns:
+        log alpha of each weight.
+
+    Examples:
+        >>> from nestling.distributions import to_log_alpha
+        >>> round(to_log_alpha(torch.tensor(-3.0), torch.tensor(0.0)).exp().item(), 4)
+        0.1111
+    """
     return log_sigma2 - _log_square(mean)
 
 

@@ -116,7 +116,7 @@ def _points(scores: Mapping[str, Any]) -> list[tuple[float, float, float]]:
             return [(float(a), float(b), float(n)) for a, b, n in zip(*columns, strict=False) if n > 0]
     intervals = scores.get("intervals")
     if isinstance(intervals, Mapping) and all(map(is_number, intervals.values())):
-        with suppress(ValueError):  # the file is a stranger's, and its keys are no numbers
+        with suppress(ValueError):  # the file is somebody else's, and its keys are no numbers
             return sorted((float(nominal), float(share), 1.0) for nominal, share in intervals.items())
     return []
 

@@ -1,6 +1,6 @@
 """How far the milliseconds of cascades follow their multiply-adds: onnxruntime, one image at a time.
 
-PYTHONPATH=benchmarks:experiments/bn3 python benchmarks/cascade_times.py vgg11 resnet20 lenet
+PYTHONPATH=benchmarks:experiments/bn3 python benchmarks/cascade_milliseconds.py vgg11 resnet20 lenet
 
 A file of three widths with a cascade is opened by ``nl.runtime.open_cascade``. Thresholds are set so that of the timed
 images half end at a quarter of the width, 30 % at half, and 20 % at the full width. Per network:
