@@ -12,11 +12,18 @@ NESTLING_DATA=folder PYTHONPATH=experiments/bn3 python experiments/cascade/casca
 NESTLING_DATA=folder PYTHONPATH=experiments/bn3 python experiments/cascade/cascades.py resample runs/resnet20 \
     --network resnet20 --weights resnet20.safetensors
 
+NESTLING_DATA=folder PYTHONPATH=experiments/bn3 python experiments/cascade/cascades.py train vgg11 --posterior ivon \
+    --epochs 17 --precision bfloat16 --out runs/vgg11
+NESTLING_DATA=folder python experiments/cascade/cascades.py outputs runs/vgg11 --samples 6 --out vgg11.safetensors
+python experiments/cascade/cascades.py resplit vgg11.safetensors --cuts 0.5 1.0 --fit-on test_halves --splits 100 \
+    --goals early_errors=0.05 --out resplit.jsonl
+
 ``run`` takes any run of a classifier that ``nl.train`` or ``nestling train`` wrote; ``--network`` nests it anew where
 its folder does not say how it is built. Thresholds are fitted on the validation data and scored on the test data. With
 ``--fit-on test_halves`` they are fitted on one half of the test data and scored on the other, and the other way round:
 for a network that was pretrained on all training data, also on those that validate here. Milliseconds are of CPU time,
-of whole cascades and of the widest cut alone, in turns over the same images.
+of whole cascades and of the widest cut alone, in turns over the same images. ``outputs`` runs every cut once over all
+images and keeps what it says; ``resplit`` fits and scores cascades on these outputs, over as many splits as are asked.
 """
 
 import argparse
@@ -342,7 +349,7 @@ def main() -> None:
     training.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     training.add_argument("--out", type=Path, required=True)
     for command in (running, again, keeping):
-        command.add_argument("folder", type=Path, nargs="?")
+        command.add_argument("folder", type=Path, nargs="?" if command is keeping else None)
         command.add_argument("--cuts", type=float, nargs="+", default=[0.25, 0.5, 1.0])
         command.add_argument("--samples", type=int, default=0)
     for command in (running, splitting):
@@ -352,6 +359,8 @@ def main() -> None:
         command.add_argument("--out", type=Path, required=True)
     commands.add_parser("table").add_argument("path", type=Path)
     asked = parser.parse_args()
+    if asked.command == "outputs" and (asked.folder is None) == (asked.state is None):
+        keeping.error("give the folder of a run, or --state with --network")
     torch.set_num_threads(1)
     if asked.command == "train":
         train(asked)
