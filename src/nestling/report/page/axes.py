@@ -53,7 +53,9 @@ def linear_axis(
     low, high = max(within[0], low - margin), min(within[1], high + margin)
     if high - low < spread / 2:
         low, high = low - spread, high + spread
-    return Axis(label, low, high, write, tuple(_round_numbers(low, high)))
+    ticks = tuple(_round_numbers(low, high))
+    written = {write(tick) for tick in ticks}
+    return Axis(label, low, high, write if len(written) == len(ticks) else _in_full, ticks)
 
 
 def log_axis(label: str, values: Iterable[float], write: Callable[[float], str]) -> Axis:
@@ -90,6 +92,11 @@ def percents(share: float) -> str:
 def plain(value: float) -> str:
     """A number as a label of an axis, without needless digits."""
     return f"{0.0 if abs(value) < 1e-12 else value:.6g}"
+
+
+def _in_full(value: float) -> str:
+    """A number as a label of an axis on which fewer digits would make two labels the same: 331,500."""
+    return f"{value:,.7g}"
 
 
 def count(value: float) -> str:

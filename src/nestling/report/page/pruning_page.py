@@ -8,7 +8,7 @@ from typing import Any
 
 from nestling.delivery import ABOUT_FILE
 from nestling.errors import NestlingError, RunError
-from nestling.markup import Html, element, html_table
+from nestling.markup import Html, element, html, html_table
 from nestling.pruning import PRUNED_FILE
 from nestling.report.page.certainty import RELIABILITY, reliability
 from nestling.report.page.document import document, summary
@@ -97,7 +97,7 @@ def pruning_page(record: PruningRecord, made_here: str) -> str:
         ("size", "How small did it get?", small),
         ("sure", "How sure is it?", sure),
         ("learned", "How did it get there?", _learned_answer(record)),
-        ("out", "How do I get it out?", "Its folder is read by one line of Python, or exported."),
+        ("out", "How do I get it out?", _out_answer(record)),
     ]
     curve = reliability("reliability", record.scores, None)
     sections = [
@@ -134,6 +134,16 @@ def _sure_answer(record: PruningRecord, metric: Metric) -> str:
     return f"{words}; confidence is off by {ECE.written(ece)} on average." if ece is not None else f"{words}."
 
 
+def _out_answer(record: PruningRecord) -> Html:
+    """The command, or the line of Python, that takes the network out of its folder."""
+    lines = [line for text in _programs(record) for line in text.splitlines()]
+    command = next((line for line in lines if line.startswith("nestling export")), None)
+    if command is not None:
+        return html("One command writes it to a file: ", element("code", command))
+    load = next((line for line in lines if "load_" in line), None)
+    return html("The folder has neither its graph nor its weights." if load is None else element("code", load))
+
+
 def _learned_answer(record: PruningRecord) -> str:
     epochs = {stage: len(log) for stage, log in record.logs.items()}
     said = ", ".join(f"{stage} {number} epoch{'' if number == 1 else 's'}" for stage, number in epochs.items())
@@ -166,9 +176,8 @@ def _scores(record: PruningRecord) -> Html:
 
 def _layers(record: PruningRecord) -> Html:
     rows = [(own.name, own.kept, own.total, f"{own.kept / own.total:.1%}") for own in record.layers]
-    left = (
-        html_table(["not pruned", "why"], [list(item) for item in record.left.items()], names=2) if record.left else ""
-    )
+    not_cut = "not pruned" if record.structure == "units" else "no whole unit was removed"
+    left = html_table([not_cut, "why"], [list(item) for item in record.left.items()], names=2) if record.left else ""
     return layers_figure(rows, record.structure, Html(left), numbered=False)
 
 
@@ -185,6 +194,12 @@ def _training(record: PruningRecord) -> list[Html]:
 
 
 def _commands(record: PruningRecord) -> list[Html]:
+    programs = [code(text) for text in _programs(record)]
+    return programs or [empty("The folder has neither the graph nor the weights.")]
+
+
+def _programs(record: PruningRecord) -> list[str]:
+    """The commands and the lines of Python for what is in the folder."""
     graph, weights = record.folder / GRAPH_FILE, record.folder / PRUNED_FILE
     lines = []
     if graph.exists():
@@ -195,7 +210,7 @@ def _commands(record: PruningRecord) -> list[Html]:
         lines.append(
             f"import nestling as nl\n\nnetwork = nl.load_pruned({str(weights)!r}, module)  # module: as before pruning"
         )
-    return [code(text) for text in lines] or [empty("The folder has neither the graph nor the weights.")]
+    return lines
 
 
 def _origin(record: PruningRecord, made_here: str) -> Html:
