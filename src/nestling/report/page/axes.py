@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from nestling.tables import thousands
 
@@ -54,8 +55,8 @@ def linear_axis(
     if high - low < spread / 2:
         low, high = low - spread, high + spread
     ticks = tuple(_round_numbers(low, high))
-    written = {write(tick) for tick in ticks}
-    return Axis(label, low, high, write if len(written) == len(ticks) else _in_full, ticks)
+    is_clear = all(write(one) != write(other) for one, other in pairwise(ticks))
+    return Axis(label, low, high, write if is_clear else _in_full, ticks)
 
 
 def log_axis(label: str, values: Iterable[float], write: Callable[[float], str]) -> Axis:
@@ -95,7 +96,7 @@ def plain(value: float) -> str:
 
 
 def _in_full(value: float) -> str:
-    """A number as a label of an axis on which fewer digits would make two labels the same: 331,500."""
+    """A number as a label of an axis on which fewer digits would make neighbours the same: 331,500."""
     return f"{value:,.7g}"
 
 

@@ -13,7 +13,7 @@ from nestling.pruning import PRUNED_FILE
 from nestling.report.page.certainty import RELIABILITY, reliability
 from nestling.report.page.document import document, summary
 from nestling.report.page.layers import layers_figure
-from nestling.report.page.learned import training_figures
+from nestling.report.page.learned import by_width, training_figures
 from nestling.report.page.metrics import ECE, NLL, QUALITIES, SIZES, Metric, is_number, quality_of
 from nestling.report.page.origin import origin_section
 from nestling.report.page.parts import code, empty, figure, section, tile
@@ -145,9 +145,13 @@ def _out_answer(record: PruningRecord) -> Html:
 
 
 def _learned_answer(record: PruningRecord) -> str:
-    epochs = {stage: len(log) for stage, log in record.logs.items()}
-    said = ", ".join(f"{stage} {number} epoch{'' if number == 1 else 's'}" for stage, number in epochs.items())
-    return f"Stages: {said}." if said else "The folder has no logs of its stages."
+    said = []
+    for stage, log in record.logs.items():
+        lines, metric = by_width(log)
+        ends = [own[-1][1] for own in lines.values()]
+        reached = f", to a validation {metric.name} of {metric.written(ends[-1])}" if ends else ""
+        said.append(f"{stage}: {len(log)} epoch{'' if len(log) == 1 else 's'}{reached}")
+    return f"Stages: {'; '.join(said)}." if said else "The folder has no logs of its stages."
 
 
 def _tiles(record: PruningRecord, metric: Metric) -> Html:
