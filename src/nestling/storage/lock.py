@@ -3,8 +3,6 @@
 from pathlib import Path
 from types import TracebackType
 
-from filelock import FileLock, Timeout
-
 from nestling.errors import RunError
 
 LOCK_FILE = ".lock"
@@ -15,11 +13,15 @@ class FolderLock:
     """Keeps other processes from writing to a folder; a process that ends in any way releases the lock."""
 
     def __init__(self, place: Path) -> None:
+        from filelock import FileLock  # which a prediction does not need
+
         self._place = place
         self._lock = FileLock(place / LOCK_FILE, blocking=False)
 
     def acquire(self) -> None:
         """Take the lock, or raise an error if another process has it; a second call does nothing."""
+        from filelock import Timeout
+
         try:
             if not self._lock.is_locked:
                 self._lock.acquire()
