@@ -375,7 +375,8 @@ def test_options_of_demo_arrive(nestling, noted):
 
 
 @pytest.mark.parametrize(
-    "name", ["cascade", "data", "evaluate", "export", "extract", "predict", "prune", "report", "search", "train"]
+    "name",
+    ["cascade", "data", "evaluate", "export", "extract", "predict", "prune", "report", "search", "serve", "train"],
 )
 def test_commands_have_the_options_of_the_command_line(name):
     """The same names after the first, and the same defaults where both have one."""
