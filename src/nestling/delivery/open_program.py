@@ -94,7 +94,8 @@ def _in_open_operations(program: ExportedProgram) -> ExportedProgram:
         table |= {torch.ops.aten.chunk.default: _chunk, torch.ops.aten.split.Tensor: _split}
     if shared:
         table[_ATTENTION] = _attention
-    plain: ExportedProgram = program.run_decompositions(table)
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of torch's own, for copied programs
+        plain: ExportedProgram = program.run_decompositions(table)
     return plain
 
 

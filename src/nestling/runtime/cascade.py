@@ -101,9 +101,10 @@ class Cascade:
             found = {"probs": np.exp(log_probs), "logits": logits}
             threshold = np.inf if stage["threshold"] is None else stage["threshold"]
             is_sure = how_unsure(log_probs, score) <= threshold
-            outputs = outputs or {name: np.zeros((len(ends), *own.shape[1:]), own.dtype) for name, own in found.items()}
-            for name, own in found.items():
-                outputs[name][rows] = own
+            shapes = {name: (len(ends), *array.shape[1:]) for name, array in found.items()}
+            outputs = outputs or {name: np.zeros(shapes[name], array.dtype) for name, array in found.items()}
+            for name, array in found.items():
+                outputs[name][rows] = array
             ends[rows], answered[rows] = number, is_sure
             rows = rows[~is_sure]
             if not len(rows):
@@ -167,8 +168,9 @@ def class_log_probs(logits: np.ndarray, temperature: float) -> np.ndarray:
         raise ArgumentError("file", given, needed, "A cascade is for one class per example.")
     wide = logits.astype(np.float64) / temperature
     wide = np.concatenate((np.zeros_like(wide), wide), 1) if wide.shape[1] == 1 else wide
-    shifted: np.ndarray = wide - wide.max(1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    shifted = wide - wide.max(1, keepdims=True)
+    log_probs: np.ndarray = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    return log_probs
 
 
 def how_unsure(log_probs: np.ndarray, score: str) -> np.ndarray:
