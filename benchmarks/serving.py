@@ -45,7 +45,7 @@ class Sent:
 
 @dataclass
 class Series:
-    """What a service says of itself over time."""
+    """The metrics of a service over time."""
 
     seconds: list[float] = field(default_factory=list)
     kept: list[float] = field(default_factory=list)
