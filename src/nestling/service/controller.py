@@ -46,11 +46,15 @@ class Law:
 
 @dataclass(frozen=True)
 class Load:
-    """What there is to do: examples ``waiting``, how long the oldest ``waited``, and examples per second (``rate``)."""
+    """What there is to do: examples ``waiting``, how long the oldest ``waited``, and examples per second (``rate``).
+
+    ``lag`` is how late the service itself is: requests that it has not read yet wait this long beside the queue.
+    """
 
     waiting: int
     waited: float
     rate: float
+    lag: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def latency(law: Law, load: Load, time: BatchTime) -> float:
     """
     limit, waiting = batch_limit(law, time), max(1, load.waiting)
     first = time.of(min(waiting, limit))
-    return max(load.waited + first, math.ceil(waiting / limit) * first)
+    return load.lag + max(load.waited + first, math.ceil(waiting / limit) * first)
 
 
 def busy(law: Law, load: Load, time: BatchTime) -> float:
