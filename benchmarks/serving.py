@@ -135,7 +135,20 @@ class Sender:
 @contextmanager
 def served(path: Path, target: float) -> Iterator[str]:
     """The address of a service of a file."""
-    options = ("--port", "0", "--threads", "1", "--target-ms", str(target), "--name", "served", "--max-batch", "64", "--queue", "1024")
+    options = (
+        "--port",
+        "0",
+        "--threads",
+        "1",
+        "--target-ms",
+        str(target),
+        "--name",
+        "served",
+        "--max-batch",
+        "64",
+        "--queue",
+        "1024",
+    )
     command = [sys.executable, "-m", "nestling", "serve", str(path), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

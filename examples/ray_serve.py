@@ -14,8 +14,9 @@ from typing import Any
 
 import ray
 import tyro
-from nestling.service import FileEngine, Serving, application
 from ray import serve
+
+from nestling.service import FileEngine, Serving, application
 
 
 def main(

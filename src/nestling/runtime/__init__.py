@@ -6,7 +6,7 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.runtime.answers import UNCERTAINTIES, Answers
-    from nestling.runtime.cascade import Cascade, CascadeAnswers, open_cascade
+    from nestling.runtime.cascade import Cascade, CascadeAnswers, class_log_probs, how_unsure, open_cascade
     from nestling.runtime.executorch import RECORD_METHOD, ExecuTorchSession
     from nestling.runtime.network import BATCH, NORMAL, Network, open
     from nestling.runtime.onnx import OnnxSession
