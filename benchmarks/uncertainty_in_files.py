@@ -111,8 +111,7 @@ def main() -> None:
                     name: ratio(times, name, "plain") for name in ("draws", "moments", "noise")
                 }
     report(
-        f"uncertainty in a file over a plain pass: VGG11 x {asked.width} at {asked.cut}, 6 draws, 1 thread",
-        weights=asked.weights,
+        f"uncertainty in a file over a plain pass: VGG11 x {asked.width} at {asked.cut}, {asked.weights}, 6 draws",
         **figures,
         bytes=sizes,
         machine=machine(),

@@ -16,3 +16,5 @@ p = nl.predict(nested, images, calibration=run.calibration(1.0))
 casc = nl.cascade(nested, (0.25, 0.5, 1.0), loader)
 curve = nl.search(nested, loader)
 exported = nl.export(run, "digits.onnx", cut=0.5, compare=False)
+means = nl.cascade(nested, (0.5, 1.0), loader, goal="macs=0.8x", samples=0)  # of the mean weights, which files have
+nl.export(run, "cascade.onnx", cascade=means, compare=False)

@@ -1,6 +1,7 @@
 """Pages of the site that are made from other files: the reference, the decisions and the experiments."""
 
 import importlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ ROOMS = {
     "nestling.cascade": "Cuts one after another: the narrowest answers first.",
     "nestling.delivery": "Networks in files that run without nestling.",
     "nestling.runtime": "Exported files, opened without torch.",
-    "nestling.report": "Tables and pictures of a run.",
 }
 """The packages of the reference, each with the sentence that its page opens with."""
 _ELSEWHERE = re.compile(r"\]\((?:\.\./)+(experiments|docs)/([^)]*)\)")
@@ -35,6 +35,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages |= _reference()
     rooms = {f"reference/{room}.md": f"`{room}`: {about}" for room, about in ROOMS.items()}
     pages["reference.md"] = _index("Reference", rooms) + _before_examples()
+    pages |= {f"notebooks/{path.stem}.md": _notebook(path) for path in sorted(ROOT.glob("docs/notebooks/*.ipynb"))}
     decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     pages["decisions.md"] = _index("Decisions", {f"decisions/{path.name}": _title(path) for path in decisions})
     results = {
@@ -83,6 +84,34 @@ def _home(package: Any, name: str) -> str:  # noqa: ANN401
     """Where a public name is defined, since packages import their names when they are first used."""
     home = str(getattr(getattr(package, name), "__module__", ""))
     return f"{home}.{name}" if home.startswith("nestling") else f"{package.__name__}.{name}"
+
+
+def _notebook(path: Path) -> str:
+    """A notebook as a page: its text, its code, and what each cell showed when it was run."""
+    parts = []
+    for cell in json.loads(path.read_text())["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else _fenced("python", text))
+        parts += [_output(output) for output in cell.get("outputs", [])]
+    title, _, rest = "\n\n".join(parts).partition("\n")
+    return f"{title}\n\n[Download this notebook]({path.name}){{ download }}\n{rest}\n"
+
+
+def _output(output: dict[str, Any]) -> str:
+    """What a cell showed, in the richest form that a page can have."""
+    data = output.get("data", {})
+    if "text/html" in data:
+        return f'<div class="shown">{"".join(data["text/html"])}</div>'
+    if "image/png" in data:
+        code = "".join(data["image/png"].split())
+        return (
+            f'<div class="shown"><img alt="the picture that this code draws" src="data:image/png;base64,{code}"></div>'
+        )
+    return _fenced("text", "".join(output.get("text", data.get("text/plain", ""))))
+
+
+def _fenced(language: str, text: str) -> str:
+    return f"````{language}\n{text.rstrip()}\n````"
 
 
 def _index(title: str, entries: dict[str, str]) -> str:

@@ -127,7 +127,7 @@ def test_what_can_not_be_parsed_exits_with_2(nestling, place, words):
     [
         ("train digit --out x", "Did you mean 'digits'"),
         ("train nowhere.npz --out x", "nowhere.npz does not exist"),
-        ("train cli_nets.py --out x", "neither an .npz file nor a folder"),
+        ("train cli_nets.py --out x", "none of these: an .npz file, a folder of images"),
         ("train mine.npz --out x --model mpl", "Did you mean mlp"),
         ("train mine.npz --out x --model nowhere:net", "can't be imported"),
         ("train mine.npz --out x --model cli_nets:large", "a function that cli_nets has"),
@@ -375,7 +375,8 @@ def test_options_of_demo_arrive(nestling, noted):
 
 
 @pytest.mark.parametrize(
-    "name", ["cascade", "data", "evaluate", "export", "extract", "predict", "prune", "report", "search", "train"]
+    "name",
+    ["cascade", "data", "evaluate", "export", "extract", "predict", "prune", "report", "search", "serve", "train"],
 )
 def test_commands_have_the_options_of_the_command_line(name):
     """The same names after the first, and the same defaults where both have one."""

@@ -17,6 +17,7 @@ FLOORS = [
     {"cli"},
     {"commands", "demo"},
     {"report"},
+    {"service"},
     {"delivery"},
     {"cascade"},
     {"search", "pruning"},

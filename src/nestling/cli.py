@@ -22,6 +22,7 @@ from nestling.network import Nesting
 from nestling.prediction import LikelihoodName
 from nestling.pruning import PRUNING, Pruning
 from nestling.search import CostName, Searching
+from nestling.service import Serving
 from nestling.training import Recipe, Stopped
 from nestling.version import __version__
 
@@ -320,6 +321,34 @@ def report(
 
 
 @_runs
+def serve(
+    source: Annotated[
+        Positional[Path], arg(metavar="RUN", help="Folder of a run, or a file that `nestling export` wrote.")
+    ],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    name: str | None = None,
+    token_file: Path | None = None,
+    options: Annotated[Serving, arg(name="")] = Serving(),  # noqa: B008 (frozen)
+    trust: Trust = False,
+) -> None:
+    """Serve a network over HTTP: under load it gets narrower to answer in time, and wider again afterwards.
+
+    It speaks the Open Inference Protocol, takes images at /predict, and has a page to try it. SIGTERM finishes what
+    was taken.
+
+    Example: nestling serve runs/mnist --target-ms 50
+
+    Args:
+        host: The address to listen on; by default only this machine reaches the service.
+        port: The port to listen on; 0 takes a free one.
+        name: The name of the model in the protocol; by default that of the folder or file.
+        token_file: File with a word that callers must send as `Authorization: Bearer WORD`.
+    """
+
+
+@_runs
 def data() -> None:
     """List the data sets: which are present, and how to get the others.
 
@@ -331,7 +360,8 @@ def main() -> None:
     """Run the given command; on bad input print one line and exit with 2."""
     sys.path.append(os.getcwd())  # for the user's module:function; last, so that nothing there hides a library
     functions: dict[str, Callable[..., None]] = {
-        f.__name__: f for f in (demo, train, evaluate, search, extract, cascade, export, prune, predict, report, data)
+        f.__name__: f
+        for f in (demo, train, evaluate, search, extract, cascade, export, prune, predict, report, serve, data)
     }
     about = f"nestling {__version__}: one training run, every size."
     if sys.argv[1:] == ["--version"]:

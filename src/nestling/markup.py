@@ -31,6 +31,7 @@ def element(tag: str, /, *content: Content, **attributes: Attribute) -> Html:
     False leave an attribute out, True writes its name alone. Numbers keep two decimals.
 
     Examples:
+        >>> from nestling.markup import element
         >>> element("p", "a < b", class_="note")
         '<p class="note">a &lt; b</p>'
     """

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nestling.report.page.axes import linear_axis, log_axis, num_bytes, percents, plain
+from nestling.report.page.axes import count, linear_axis, log_axis, num_bytes, percents, plain
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8)
 COSTS = st.lists(st.floats(1e-4, 1e12), min_size=1, max_size=8)
@@ -46,3 +46,13 @@ def test_one_value_alone_has_an_axis():
 
 def test_labels():
     assert [percents(0.855), plain(-0.0), num_bytes(475_000), num_bytes(12)] == ["85.5%", "0", "475 kB", "12 B"]
+
+
+def test_neighbouring_labels_differ():
+    """Few digits where they tell neighbours apart, all of them elsewhere; two ends may have one label."""
+    axis = linear_axis("x", [329_600, 332_200], count)
+    assert [axis.write(tick) for tick in axis.ticks] == [f"{tick:,.0f}" for tick in axis.ticks]
+    axis = linear_axis("x", [120_000, 332_200], count)
+    assert [axis.write(tick) for tick in axis.ticks] == ["150k", "200k", "250k", "300k"]
+    axis = linear_axis("x", [-0.4, 0.4], lambda share: percents(abs(round(share, 4))), tight=True)
+    assert [axis.write(tick) for tick in axis.ticks] == ["40%", "20%", "0%", "20%", "40%"]

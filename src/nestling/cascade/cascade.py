@@ -95,10 +95,11 @@ def cascade(
         seed=seed,
     )
     num = choice.outcomes.num_examples
+    ms_of: Sequence[float | None] = own_times or [None] * len(stages)
     made = tuple(
         Stage(name, macs, Calibration(temperature, {}, num, likely.name, samples, cut), float(threshold), ms)
         for (cut, name, macs), temperature, threshold, ms in zip(
-            stages, choice.temperatures, choice.thresholds, own_times or [None] * len(stages), strict=True
+            stages, choice.temperatures, choice.thresholds, ms_of, strict=True
         )
     )
     return Cascade(

@@ -70,11 +70,11 @@ def chosen(
         widest = widest or found
         judgements.insert(0, judged(found, targets, widest))
     by_score = outcomes_by_score(judgements, costs)
-    name, fitted = _fitted({own: by_score[own] for own in _candidates(score, draws)}, goal, parts)
+    name, fitted = _fitted({candidate: by_score[candidate] for candidate in _candidates(score, draws)}, goal, parts)
     choosing, testing = (by_score[name].of(part) for part in parts)
     thresholds = with_dont_know(choosing, fitted.thresholds, dont_know)
     ends = torch.from_numpy(routed(testing, thresholds).stages).unsqueeze(0)
-    nonconformity = torch.stack([own.nonconformity[parts[1]] for own in judgements]).gather(0, ends)[0]
+    nonconformity = torch.stack([stage.nonconformity[parts[1]] for stage in judgements]).gather(0, ends)[0]
     sets = conformal_thresholds(nonconformity, coverages)
     return Choice(name, tuple(temperatures), thresholds, sets, choosing, fitted.guarantee)
 
@@ -99,8 +99,8 @@ def _candidates(score: str, draws: bool) -> list[str]:
 def _fitted(outcomes: Mapping[str, Outcomes], goal: Goal, parts: Sequence[Integers]) -> tuple[str, Fitted]:
     """The score that does best by the examples that choose, and what the goal leads to with it."""
     merits = {}
-    for name, own in outcomes.items():
-        choosing = own.of(parts[0])
+    for name, by_score in outcomes.items():
+        choosing = by_score.of(parts[0])
         with suppress(RangeError):  # a bound that can't be proven with this score
             merits[name] = goal.merit(choosing, goal.fit(choosing, choosing).thresholds)
     best = max(merits, key=lambda name: merits[name], default=next(iter(outcomes)))

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import numpy as np
 
@@ -228,8 +228,9 @@ def _early(outcomes: Outcomes, thresholds: Floats) -> tuple[int, int]:
 def read_goal(text: str, delta: float = 0.1) -> Goal:
     """The goal from text such as ``"loss=0.002"``, ``"macs=0.5x"`` or ``"early_errors=0.02"``."""
     name, _, value = str(text).partition("=")
-    if name == "macs" or name == "latency_ms":
-        return MeanCost(read_limit(name, value), name)
+    for cost in get_args(CostName):
+        if name == cost:
+            return MeanCost(read_limit(name, value), cost)
     if name not in ("loss", "early_errors"):
         advice = "These are 0.2 points of accuracy, half of the full width's cost, 2 ms, and 2 % wrong early answers."
         raise ArgumentError(

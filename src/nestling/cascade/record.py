@@ -191,13 +191,26 @@ class Cascade:
         seed: int = 0,
         batch: Read | None = None,
     ) -> "Cascade":
-        """The same cascade with conformal sets of its answers fitted on batches of (inputs, targets).
+        """The same cascade with conformal sets of its answers fitted on new examples.
 
         On examples that had no part in ``nl.cascade`` the sets have their coverage to the letter.
 
-        Example:
-            >>> casc = casc.calibrated(fresh, coverage=(0.9, 0.95))
-            >>> casc.predict(images).sets(0.95)
+        Args:
+            batches: Pairs of inputs (B, ...) and labels (B,).
+            coverage: One probability below 1, or several.
+            seed: Makes weight samples reproducible.
+            batch: A function that makes pairs of the batches, if they are none.
+
+        Returns:
+            A new cascade; this one stays as it is.
+
+        Raises:
+            ArgumentError: If there are too few examples for a coverage.
+
+        Examples:
+            >>> calibrated = casc.calibrated(data.batches("test", 100), coverage=(0.9, 0.95))
+            >>> tuple(calibrated.predict(images).sets(0.95).shape)
+            (100, 10)
         """
         coverages, found = coverages_of(coverage), []
         for number, (x, target) in enumerate(pairs(read_by(batches, batch))):
@@ -206,7 +219,14 @@ class Cascade:
         return replace(self, set_thresholds=conformal_thresholds(torch.cat(found), coverages))
 
     def latencies(self, threads: int | None = None) -> list[float]:
-        """The milliseconds of one pass of the plain network of each stage, for one example, measured in turns."""
+        """The milliseconds of one pass of the plain network of each stage, for one example, measured in turns.
+
+        Args:
+            threads: CPU threads; None for torch's setting.
+
+        Returns:
+            A median per stage, the narrowest first.
+        """
         networks = [self.nested.extracted(stage.cut) for stage in self.stages]
         return latencies_ms(networks, batch_of(*self.nested.example, 1), threads)
 
@@ -254,7 +274,18 @@ class Cascade:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], nested: Nested) -> "Cascade":
-        """The cascade of a network that ``to_dict`` described."""
+        """The cascade of a network that ``to_dict`` described.
+
+        Args:
+            values: Plain values, such as a file has them.
+            nested: The network that it was fitted to.
+
+        Returns:
+            The cascade, which predicts as the one before.
+
+        Raises:
+            ArgumentError: If the values are not those of a cascade of this network.
+        """
         try:
             stages = stages_from(values["stages"], nested.groups, values)
             score, by = str(values["score"]), values["by"]
@@ -278,13 +309,31 @@ class Cascade:
             raise ArgumentError("cascade", given, needed, "Fit it again.") from None
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write the cascade to ``cascade.json`` in a folder, with a checksum of the weights that it is for."""
+        """Write the cascade to ``cascade.json``, with a checksum of the weights that it is for.
+
+        Args:
+            folder: Where to write, such as the folder of the run.
+
+        Raises:
+            RunError: If nothing can be written there.
+        """
         content = {"weights": weights_digest(packed(self.nested)[0]), **self.to_dict()}
         write_json(Path(folder) / CASCADE_FILE, content)
 
     @classmethod
     def load(cls, folder: str | PathLike[str], nested: Nested) -> "Cascade":
-        """Read the cascade that ``save`` wrote, for the network whose weights it was fitted to."""
+        """Read the cascade that ``save`` wrote.
+
+        Args:
+            folder: Where ``cascade.json`` is.
+            nested: The network whose weights it was fitted to.
+
+        Returns:
+            The cascade.
+
+        Raises:
+            RunError: If the file is missing or damaged, or of other weights.
+        """
         path = Path(folder) / CASCADE_FILE
         saved = read_json(path)
         if saved.get("weights") != weights_digest(packed(nested)[0]):

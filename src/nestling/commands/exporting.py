@@ -85,7 +85,7 @@ def export(
         wanted = choose(run, cut, under, trust=trust).cut
         recalibrated(run, [wanted], trust=trust)
         target = folder / f"small-{cost(run.nested, wanted).params}{FORMATS[to].suffix}" if out is None else out
-        fitted = _calibrations(run, [wanted], drawn=uncertainty is not None, trust=trust)
+        fitted = calibrations_of(run, [wanted], drawn=uncertainty is not None, trust=trust)
         options |= {"cut": wanted, "uncertainty": uncertainty, "calibration": fitted[0] if fitted else None}
         exported = run_export(run, target, **options)
         if int8:
@@ -96,11 +96,11 @@ def export(
 def _export_all_widths(folder: Path, to: str, out: Path | None, options: dict[str, Any], *, trust: bool) -> str:
     """One file of the recipe's cuts, with the cascade of the run, if it has one that a file can run."""
     run = open_run(folder, trust=trust)
-    cascade, why_not = _saved_cascade(run)
+    cascade, why_not = saved_cascade(run)
     wanted = list(run.recipe.cuts) if cascade is None else with_its_cuts(run.recipe.cuts, cascade)
     cuts = [make_cut(run.nested.groups, cut) for cut in wanted]
     recalibrated(run, cuts, trust=trust)
-    options["calibration"] = _calibrations(run, cuts, drawn=False, trust=trust)
+    options["calibration"] = calibrations_of(run, cuts, drawn=False, trust=trust)
     target = folder / f"all-widths{FORMATS[to].suffix}" if out is None else out
     exported = run_export(run, target, widths="all", cascade=cascade, **options)
     lines = [f"{exported}", "", f"Run it: nestling.runtime.open('{exported.files[0]}', cut=0.5).predict(inputs)"]
@@ -109,7 +109,7 @@ def _export_all_widths(folder: Path, to: str, out: Path | None, options: dict[st
     return "\n".join([*lines, *([why_not] if why_not else [])])
 
 
-def _saved_cascade(run: Run) -> tuple[Cascade | None, str]:
+def saved_cascade(run: Run) -> tuple[Cascade | None, str]:
     """The cascade in a run's folder, or none, and why a file can't have the one that is there."""
     assert run.folder is not None
     if not (run.folder / CASCADE_FILE).exists():
@@ -150,7 +150,7 @@ def _export_triton(
 ) -> str:
     """A model repository: a model per cut of the recipe and of the run's cascade with it, or of the chosen cut."""
     run = open_run(folder, trust=trust)
-    cascade, why_not = _saved_cascade(run) if chosen_cut is None else (None, "")
+    cascade, why_not = saved_cascade(run) if chosen_cut is None else (None, "")
     if chosen_cut is not None:
         wanted: list[Any] = [choose(run, *chosen_cut, trust=trust).cut]
     else:
@@ -161,7 +161,7 @@ def _export_triton(
     with TemporaryDirectory() as place:
         files = []
         for number, (cut, asked) in enumerate(by_cut.items()):
-            fitted = _calibrations(run, [cut], drawn=False, trust=trust)
+            fitted = calibrations_of(run, [cut], drawn=False, trust=trust)
             file = Path(place) / f"{number}.onnx"
             run_export(run, file, cut=asked, calibration=fitted[0] if fitted else None, compare=False, **options)
             files.append(file)
@@ -186,7 +186,7 @@ def _export_small(folder: Path, target: Path, options: dict[str, Any]) -> Export
     return run_export(load_small(folder), target, example, **vars(known), **options)
 
 
-def _calibrations(run: Run, cuts: Sequence[Cut], *, drawn: bool, trust: bool) -> list[Calibration]:
+def calibrations_of(run: Run, cuts: Sequence[Cut], *, drawn: bool, trust: bool) -> list[Calibration]:
     """The calibrations for what the file computes: the run's own if weights are drawn, else those of their means."""
     if run.data.get("loaded_with") is not None:
         data = data_of(run, trust=trust)

@@ -101,7 +101,14 @@ class Batches:
         return len(self.split)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order and the augmentation of the passes that begin after this call."""
+        """Choose the order and the augmentation of the passes that begin after this call.
+
+        Args:
+            epoch: A whole number of at least 0; the same one gives the same batches again.
+
+        Raises:
+            ArgumentError: If it is no such number.
+        """
         self.epoch = natural_number("epoch", epoch)
 
     def from_batch(self, first: int) -> Iterator[Batch]:

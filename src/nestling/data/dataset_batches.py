@@ -62,13 +62,24 @@ class DatasetBatches:
         return self.from_batch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the passes that begin after this call."""
+        """Choose the order of the passes that begin after this call.
+
+        Args:
+            epoch: The number of the epoch, which a DistributedSampler gets too.
+        """
         self.epoch = epoch
         if isinstance(self.loader.sampler, DistributedSampler):
             self.loader.sampler.set_epoch(epoch)
 
     def from_batch(self, first: int) -> Iterator[Batch]:
-        """The batches of this epoch's pass from number ``first`` on."""
+        """The batches of this epoch's pass from a number on; those before are loaded and skipped.
+
+        Args:
+            first: The number of the first batch.
+
+        Returns:
+            An iterator over pairs (inputs, targets).
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(mixed(Purpose.LOADER, self.seed, self.epoch))
             batches = iter(self.loader)
@@ -77,7 +88,18 @@ class DatasetBatches:
         return remaining if self.world == 1 or self.is_apart else map(self._rows, remaining)
 
     def shard(self, rank: int, world: int) -> "DatasetBatches":
-        """The same batches, of which rank ``rank`` of ``world`` gets every ``world``-th row."""
+        """The same batches, of which one process gets every ``world``-th row.
+
+        Args:
+            rank: The number of this process.
+            world: The number of processes.
+
+        Returns:
+            New batches; these stay as they are.
+
+        Raises:
+            RangeError: If there are more processes than rows in a batch.
+        """
         if self.batch_size < world and not self.is_apart:
             raise RangeError("world", world, f"at most the batch size, {self.batch_size}", "Use larger batches.")
         return DatasetBatches(self.loader, seed=self.seed, rank=rank, world=world, read=self.read)

@@ -53,11 +53,25 @@ class Split:
         return len(self.targets)
 
     def subset(self, index: Tensor) -> "Split":
-        """The examples at the positions ``index``, in that order."""
+        """Some of the examples.
+
+        Args:
+            index: Their positions, in the order that is wanted.
+
+        Returns:
+            A new split.
+        """
         return Split(pytree.tree_map(lambda own: own[index], self.inputs), self.targets[index])
 
     def drawn(self, limit: int | None) -> "Split":
-        """At most ``limit`` examples (None: all), drawn at random with a fixed seed, in their order."""
+        """Some examples at random, the same ones each time, in their order.
+
+        Args:
+            limit: How many at most; None for all.
+
+        Returns:
+            A new split, or this one if it is no longer than that.
+        """
         if limit is None or limit >= len(self):
             return self
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0))

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from nestling.delivery.about import data_record, known_of
     from nestling.delivery.agreement import Agreement
     from nestling.delivery.all_widths import all_widths_model
-    from nestling.delivery.cascaded import averages_draws, with_its_cuts
+    from nestling.delivery.cascaded import averages_draws, cascade_record, with_its_cuts
     from nestling.delivery.drawn import drawn_graph
     from nestling.delivery.export import Exported, export
     from nestling.delivery.formats import FORMATS

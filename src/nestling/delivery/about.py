@@ -85,7 +85,9 @@ def described(
     """What is known of a plain network, as JSON has it; ``cut`` is the cut of ``nested`` that was ``asked`` for.
 
     Examples:
-        >>> described(small, Known(run.data), nl.cost(run.nested, cut), run.nested, cut)["classes"]
+        >>> from nestling.delivery.about import Known, described
+        >>> half = curve.under(macs="0.5x")
+        >>> described(nl.extract(nested, half), Known(run.data), nl.cost(nested, half), nested, half)["classes"]
         ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9']
     """
     likelihood = known.likelihood

@@ -34,22 +34,22 @@ def write_triton(
     ``NAME_cascade`` of Triton's Python backend, which calls them. The folder is written whole or not at all.
 
     Args:
-        files: the files, each of another cut of the same network.
-        folder: where to write: a folder that does not exist, or is empty.
-        name: how the names of the models begin; all that is no letter, digit or ``_`` is replaced by ``_``.
-        cascade: a cascade of the mean weights (``samples=0``), whose stages are among the files.
+        files: The files, each of another cut of the same network.
+        folder: Where to write: a folder that does not exist, or is empty.
+        name: How the names of the models begin; all that is no letter, digit or ``_`` is replaced by ``_``.
+        cascade: A cascade of the mean weights (``samples=0``), whose stages are among the files.
 
     Returns:
         The folder.
 
     Raises:
-        ArgumentError: if a file draws, takes inputs that are no batch, or lacks a stage of the cascade.
-        RunError: if a file is none of nestling's, or the folder is not empty or can't be written.
+        ArgumentError: If a file draws, takes inputs that are no batch, or lacks a stage of the cascade.
+        RunError: If a file is none of nestling's, or the folder is not empty or can't be written.
 
-    Example:
-        >>> files = [nl.export(run, f"digits-{cut}.onnx", cut=cut).files[0] for cut in (0.25, 0.5, 1.0)]
-        >>> write_triton(files, "models", name="digits", cascade=casc)
-        PosixPath('models')
+    Examples:
+        >>> place = nl.delivery.write_triton(["digits.onnx"], "models", name="digits")
+        >>> [model.name for model in place.iterdir()]
+        ['digits_0_5']
     """
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -105,7 +105,7 @@ def _write_cascade(place: Path, cascade: Cascade, models: Mapping[str, tuple[Pat
         stages.append({"model": model, "temperature": stage["temperature"], "threshold": stage["threshold"]})
     _, network = models[stages[-1]["model"]]
     inputs, outputs = _tensors(network)
-    outputs = [own for own in outputs if own.name in ("probs", "logits")]
+    outputs = [tensor for tensor in outputs if tensor.name in ("probs", "logits")]
     outputs += [Tensor("stage", "int32", (1,)), Tensor("answered", "bool", (1,))]
     labels = _write_labels(place, network)
     (place / "1").mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def _tensors(network: Network) -> tuple[list[Tensor], list[Tensor]]:
     """The inputs and outputs of a file without the batch; a size that is open is -1."""
     ports = network.about["inputs"]
     inputs = [Tensor(port["name"], port["dtype"], tuple(_size(size) for size in port["shape"][1:])) for port in ports]
-    tried = network.predict({own.name: np.zeros((1, *map(abs, own.dims)), own.dtype) for own in inputs}).outputs
+    tried = network.predict({port.name: np.zeros((1, *map(abs, port.dims)), port.dtype) for port in inputs}).outputs
     return inputs, [Tensor(name, str(array.dtype), array.shape[1:] or (1,)) for name, array in tried.items()]
 
 
@@ -133,7 +133,7 @@ def _write_labels(place: Path, network: Network) -> str | None:
     place.mkdir(parents=True, exist_ok=True)
     if not classes:
         return None
-    lines = (" ".join(str(own).split()) for own in classes)
+    lines = (" ".join(str(label).split()) for label in classes)
     (place / _LABELS).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return _LABELS
 

@@ -46,9 +46,10 @@ class TritonPythonModel:
             logits = _logits_of(stage["model"], {name: array[rows] for name, array in arrays.items()})
             log_probs = _log_probs(logits, stage["temperature"])
             found = {"probs": np.exp(log_probs).astype(np.float32), "logits": logits}
-            outputs = outputs or {name: np.zeros((number, *own.shape[1:]), own.dtype) for name, own in found.items()}
-            for name, own in found.items():
-                outputs[name][rows] = own
+            shapes = {name: (number, *array.shape[1:]) for name, array in found.items()}
+            outputs = outputs or {name: np.zeros(shapes[name], array.dtype) for name, array in found.items()}
+            for name, array in found.items():
+                outputs[name][rows] = array
             terms = np.exp(log_probs) * log_probs
             unsure = -terms.sum(1) if self._score == "entropy" else -log_probs.max(1)
             is_sure = np.ones(len(rows), bool) if stage["threshold"] is None else unsure <= stage["threshold"]
@@ -80,5 +81,6 @@ def _log_probs(logits: np.ndarray, temperature: float) -> np.ndarray:
     """Log-probabilities (B, C); a single logit is that of class 1 against class 0."""
     wide = logits.astype(np.float64) / temperature
     wide = np.concatenate((np.zeros_like(wide), wide), 1) if wide.shape[1] == 1 else wide
-    shifted: np.ndarray = wide - wide.max(1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    shifted = wide - wide.max(1, keepdims=True)
+    log_probs: np.ndarray = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    return log_probs

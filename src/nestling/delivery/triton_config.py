@@ -39,10 +39,10 @@ def config_text(
 ) -> str:
     """The text of a model's config.pbtxt; ``labels`` is the file that names the classes of the output ``probs``."""
     lines = [f"name: {_quoted(name)}", f"backend: {_quoted(backend)}", f"max_batch_size: {MOST_IN_A_BATCH}"]
-    lines += [f"input {{ {_described(own)} }}" for own in inputs]
-    for own in outputs:
-        named = f" label_filename: {_quoted(labels)}" if labels is not None and own.name == "probs" else ""
-        lines.append(f"output {{ {_described(own)}{named} }}")
+    lines += [f"input {{ {_described(tensor)} }}" for tensor in inputs]
+    for tensor in outputs:
+        named = f" label_filename: {_quoted(labels)}" if labels is not None and tensor.name == "probs" else ""
+        lines.append(f"output {{ {_described(tensor)}{named} }}")
     lines += [
         f"parameters {{ key: {_quoted(key)} value {{ string_value: {_quoted(value)} }} }}"
         for key, value in (parameters or {}).items()

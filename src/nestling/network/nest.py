@@ -74,7 +74,7 @@ def nest(
 
     Args:
         module: Any network.
-        example: What it is called with, for two examples or more: a tensor, a tuple of arguments, or a dictionary of
+        example: A batch that it is called with: a tensor, a tuple of arguments, or a dictionary of
             keyword arguments.
         order: The distribution over widths: ``"downhill"`` (learned), ``"uniform"``, ``"geometric"`` or ``"full"``, or
             a function of (num_blocks, num_always).

@@ -47,7 +47,15 @@ class Calibration:
         count("num_examples", self.num_examples, "how many examples the calibration was fitted on")
 
     def check(self, likelihood: str, cut: Cut | None) -> None:
-        """Raise if the likelihood or the cut is another than at the fit; a plain network has no cut to compare."""
+        """Raise if the calibration is of another likelihood or cut than a prediction.
+
+        Args:
+            likelihood: The name of the prediction's likelihood.
+            cut: The prediction's cut; None for a plain network.
+
+        Raises:
+            ArgumentError: If one of them differs.
+        """
         if likelihood != self.likelihood:
             given = f"one that was fitted with the {self.likelihood} likelihood"
             raise ArgumentError("calibration", given, f"one for {likelihood}", "Fit it with the same likelihood.")
@@ -68,7 +76,17 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> "Calibration":
-        """The calibration that ``to_dict`` gave."""
+        """The calibration that ``to_dict`` gave.
+
+        Args:
+            values: Plain values, such as a file has them.
+
+        Returns:
+            The calibration.
+
+        Raises:
+            ArgumentError: If an entry is missing, unknown or of another type.
+        """
         types = {
             "temperature": (int, float),
             "thresholds": (Mapping,),

@@ -55,11 +55,25 @@ class Prediction(ABC):
 
     @abstractmethod
     def log_prob(self, target: Tensor) -> Tensor:
-        """Log-probability of every element of a target under the averaged distribution."""
+        """Log-probability of every element of a target under the averaged distribution.
+
+        Args:
+            target: Labels or numbers for the B examples, as the likelihood has them.
+
+        Returns:
+            A tensor in the target's shape, in nats.
+        """
 
     @abstractmethod
     def nonconformity(self, target: Tensor) -> Tensor:
-        """The nonconformity score of split-conformal prediction for every element of a target."""
+        """The nonconformity score of split-conformal prediction; the largest ones lie outside a set.
+
+        Args:
+            target: Labels or numbers for the B examples.
+
+        Returns:
+            A tensor in the target's shape.
+        """
 
     @abstractmethod
     def set_size(self, coverage: float) -> Tensor:
@@ -70,11 +84,34 @@ class Prediction(ABC):
         """Scores (B,) by name, high on out-of-distribution examples; the first is the one ``Scores.auroc`` reports."""
 
     def covers(self, target: Tensor, coverage: float) -> Tensor:
-        """Whether every element of a target lies in its conformal set: a tensor of booleans in the target's shape."""
+        """Whether every element of a target lies in its conformal set.
+
+        Args:
+            target: Labels or numbers for the B examples.
+            coverage: The share of targets that sets should contain; one that was calibrated.
+
+        Returns:
+            Booleans in the target's shape.
+
+        Raises:
+            ArgumentError: If the prediction was made without a calibration for this coverage.
+
+        Examples:
+            >>> p = nl.predict(nested, images, calibration=run.calibration(1.0))
+            >>> inside = p.covers(labels, 0.9)  # about 90 % of them
+            >>> tuple(inside.shape), inside.dtype
+            ((100,), torch.bool)
+        """
         return self.nonconformity(target) <= self.threshold(coverage)
 
     def threshold(self, coverage: float) -> float:
         """The threshold that was calibrated for a coverage.
+
+        Args:
+            coverage: Such as 0.9.
+
+        Returns:
+            The largest nonconformity within a set.
 
         Raises:
             ArgumentError: If the prediction was made without a calibration for it.
@@ -178,7 +215,17 @@ class ClassPrediction(Prediction):
         return (self.entropy - self.expected_entropy).clamp_min(0)
 
     def sets(self, coverage: float = 0.9) -> Tensor:
-        """Conformal sets (B, C, ...), true for each class in a set; a set may be empty."""
+        """Conformal sets: the classes that can't be ruled out.
+
+        Args:
+            coverage: The share of examples whose set should contain the right class; one that was calibrated.
+
+        Returns:
+            Booleans (B, C, ...), true for each class in a set. A set may be empty: then no class seems likely enough.
+
+        Raises:
+            ArgumentError: If the prediction was made without a calibration for this coverage.
+        """
         return 1 - self.probs <= self.threshold(coverage)
 
     def log_prob(self, target: Tensor) -> Tensor:

@@ -80,7 +80,8 @@ def prune(
         example: What it is called with, as for ``nest``.
         data: As for ``train``, or one loader for both training and validation.
         method: ``"sparse_vd"``, ``"vbd"``, ``"beta_bernoulli"``, ``"dependent_beta_bernoulli"`` or ``"log_normal"``.
-        structure: ``"weights"`` (sparse_vd, vbd) or ``"units"`` (every method): neurons and channels.
+        structure: ``"weights"`` (sparse_vd, vbd) or ``"units"`` (every method): neurons and channels. None takes
+            weights for sparse_vd, and units for the others.
         recipe: For pruning; its ``order_lr`` is the gates' learning rate.
         pretrain: For training before it (True: the default recipe).
         dependent: For the second stage of dependent_beta_bernoulli.

@@ -84,7 +84,19 @@ class Group:
         return self.frozen_because is None
 
     def units(self, width: int) -> int:
-        """How many units the first ``width`` blocks have; block sizes differ by one unit at most, larger first."""
+        """How many units the first blocks have; block sizes differ by one unit at most, larger first.
+
+        Args:
+            width: The number of blocks.
+
+        Returns:
+            The number of units that a cut of this width keeps.
+
+        Examples:
+            >>> group = nested.groups["layers.3"]
+            >>> group.size, group.units(group.num_blocks), group.units(0)
+            (16, 16, 0)
+        """
         small, extra = divmod(self.size, self.num_blocks)
         return width * small + min(width, extra)
 

@@ -18,4 +18,19 @@ if TYPE_CHECKING:
     from nestling.report.widths import WidthRow, score_widths, widths_table
     from nestling.tables import text_table
 
+__all__ = [
+    "Series",
+    "WidthRow",
+    "answers",
+    "cascade_table",
+    "curve_table",
+    "draw_cascade",
+    "draw_curves",
+    "draw_front",
+    "score_widths",
+    "text_table",
+    "widths_table",
+    "write_csv",
+]
+
 imports_lazily(__name__)

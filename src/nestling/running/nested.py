@@ -34,7 +34,7 @@ class Nested(Moving):
     asyncio task, and in eval mode a call writes nothing on the network, so several threads may use it at once. Train
     mode is for one.
 
-    Attributes:
+    Args:
         module: The network itself, whose layers may be variational.
         groups: What can be cut, and what can't, with the reason.
         orders: The distribution over the widths of each free group, by its name.
@@ -44,6 +44,8 @@ class Nested(Moving):
         bits: How weights are quantised.
         private: Cuts whose batch norms have separate weights.
         output: What was picked of the module's outputs, if they are no tensors.
+
+    Attributes:
         statistics: The statistics of batch norms, by cut.
         likelihood: What an output means. ``train`` sets it; its parameters are learned and saved with the network.
         drawn: The cut of the last call in train mode.
@@ -141,7 +143,14 @@ class Nested(Moving):
 
     @contextmanager
     def drawing(self) -> Iterator["Nested"]:
-        """Inside the ``with`` statement draw weights and gates in eval mode too; the rest stays in eval mode."""
+        """Inside the ``with`` statement draw weights and gates in eval mode too; the rest stays in eval mode.
+
+        Examples:
+            >>> with nested.drawing():
+            ...     first, second = nested(images), nested(images)
+            >>> torch.equal(first, second), torch.equal(nested(images), nested(images))
+            (False, True)
+        """
         with drawing(self):
             yield self
 
@@ -161,7 +170,19 @@ class Nested(Moving):
         return self._runner.plan
 
     def sample_cut(self, generator: torch.Generator | None = None) -> Cut:
-        """Draw a width for every group from its order."""
+        """Draw a width for every group from its order.
+
+        Args:
+            generator: Draws the widths; None for torch's own.
+
+        Returns:
+            A cut, as a step of training uses it.
+
+        Examples:
+            >>> cut = nested.sample_cut(torch.Generator().manual_seed(0))
+            >>> list(cut.as_dict()) == list(nested.orders)
+            True
+        """
         return Cut(tuple((name, int(order.sample((), generator))) for name, order in self.orders.items()))
 
     def log_prob(self, cut: Cut) -> Tensor:

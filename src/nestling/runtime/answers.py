@@ -92,7 +92,17 @@ class Answers:
         return inside
 
     def sets(self, coverage: float = 0.9) -> list[tuple[str, ...]]:
-        """The conformal set of each example by the names of its classes; a set may be empty."""
+        """The conformal set of each example by the names of its classes.
+
+        Args:
+            coverage: The share of sets that should contain the right class; one that the file was calibrated for.
+
+        Returns:
+            A tuple of names per example; it may be empty.
+
+        Raises:
+            ArgumentError: If the file has no threshold for this coverage, or answers about pixels.
+        """
         self._per_example(self.labels)
         return [
             tuple(self._class_name(label) for label in np.flatnonzero(row).tolist()) for row in self.in_set(coverage)

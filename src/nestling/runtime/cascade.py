@@ -20,19 +20,20 @@ def open_cascade(path: str | PathLike[str], *, threads: int | None = None) -> "C
     Each of its widths is fixed while the file is open, so a stage is as fast as a file of that width alone.
 
     Args:
-        path: the file.
+        path: The file.
         threads: CPU threads; None leaves the choice to the runtime.
 
     Returns:
         The cascade, ready to predict.
 
     Raises:
-        RunError: if the file is not there, is damaged, or has no cascade.
+        RunError: If the file is not there, is damaged, or has no cascade.
 
-    Example:
-        >>> cascade = nestling.runtime.open_cascade("digits.onnx")
-        >>> answers = cascade.predict(images)
-        >>> answers.names, answers.widths, answers.mean_macs
+    Examples:
+        >>> opened = nl.runtime.open_cascade("cascade.onnx")
+        >>> answers = opened.predict(data.test.inputs[:3].numpy())
+        >>> len(answers.names), set(answers.widths) <= {"0.5", "1"}
+        (3, True)
     """
 
     def last(about: Mapping[str, Any]) -> Mapping[str, int]:
@@ -48,7 +49,16 @@ def open_cascade(path: str | PathLike[str], *, threads: int | None = None) -> "C
 
 @dataclass(frozen=True, eq=False)
 class Cascade:
-    """An open cascade: ``networks`` has the file at the width of each stage, the narrowest first."""
+    """An open cascade of a file, which predicts with numpy and the file's runtime alone.
+
+    Attributes:
+        networks: The file at the width of each stage, the narrowest first.
+
+    Examples:
+        >>> opened = nl.runtime.open_cascade("cascade.onnx")
+        >>> [stage["name"] for stage in opened.stages], opened.about["cascade"]["goal"]
+        (['0.5', '1'], 'macs=0.8x')
+    """
 
     networks: tuple[Network, ...] = field(repr=False)
 
@@ -91,9 +101,10 @@ class Cascade:
             found = {"probs": np.exp(log_probs), "logits": logits}
             threshold = np.inf if stage["threshold"] is None else stage["threshold"]
             is_sure = how_unsure(log_probs, score) <= threshold
-            outputs = outputs or {name: np.zeros((len(ends), *own.shape[1:]), own.dtype) for name, own in found.items()}
-            for name, own in found.items():
-                outputs[name][rows] = own
+            shapes = {name: (len(ends), *array.shape[1:]) for name, array in found.items()}
+            outputs = outputs or {name: np.zeros(shapes[name], array.dtype) for name, array in found.items()}
+            for name, array in found.items():
+                outputs[name][rows] = array
             ends[rows], answered[rows] = number, is_sure
             rows = rows[~is_sure]
             if not len(rows):
@@ -104,9 +115,16 @@ class Cascade:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CascadeAnswers(Answers):
-    """The answers of a cascade, each by the number of the stage at which it ended (``stages``, B).
+    """The answers of a cascade, with the stage at which each ended.
 
-    ``answered`` (B,) is false where the last stage is too unsure.
+    Attributes:
+        stages: The number of the stage (B,) at which each example ended.
+        answered: False (B,) where the last stage is too unsure.
+
+    Examples:
+        >>> answers = nl.runtime.open_cascade("cascade.onnx").predict(data.test.inputs[:3].numpy())
+        >>> answers.stages.shape, answers.macs.shape, answers.mean_macs > 0
+        ((3,), (3,), True)
     """
 
     stages: np.ndarray
@@ -150,8 +168,9 @@ def class_log_probs(logits: np.ndarray, temperature: float) -> np.ndarray:
         raise ArgumentError("file", given, needed, "A cascade is for one class per example.")
     wide = logits.astype(np.float64) / temperature
     wide = np.concatenate((np.zeros_like(wide), wide), 1) if wide.shape[1] == 1 else wide
-    shifted: np.ndarray = wide - wide.max(1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    shifted = wide - wide.max(1, keepdims=True)
+    log_probs: np.ndarray = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    return log_probs
 
 
 def how_unsure(log_probs: np.ndarray, score: str) -> np.ndarray:

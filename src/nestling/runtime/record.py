@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ def _is_positive(entry: object) -> bool:
     return _is_number(entry) and entry > 0  # type: ignore[operator]
 
 
-_ENTRIES = {
+_ENTRIES: dict[str, Callable[[object], bool]] = {
     "inputs": _are_inputs,
     "classes": lambda entry: entry is None or _are_names(entry),
     "thresholds": lambda entry: entry is None or _are_thresholds(entry),

@@ -142,7 +142,23 @@ class Curve:
         return self.row_under(**budget).cut
 
     def row_under(self, **given: float | str) -> Row:
-        """The row that ``under`` takes its cut from."""
+        """The row that ``under`` takes its cut from, with its costs and its score.
+
+        Args:
+            given: Budgets, as for ``under``.
+
+        Returns:
+            The row with the best score within all of them.
+
+        Raises:
+            BudgetError: If even the smallest network costs more.
+            ArgumentError: If no budget is given, or the curve does not have that cost.
+
+        Examples:
+            >>> row = curve.row_under(params="0.5x")
+            >>> row.params <= curve.rows[-1].params / 2, 0 <= row.score <= 1
+            (True, True)
+        """
         self._check(given)
         budget = {name: read_limit(name, most).most(getattr(self.rows[-1], name)) for name, most in given.items()}
         fitting = [row for row in self.rows if all(getattr(row, name) <= most for name, most in budget.items())]
@@ -179,7 +195,11 @@ class Curve:
         write_whole(path.with_suffix(".csv"), self.to_csv().encode())
 
     def to_csv(self) -> str:
-        """The rows as CSV: costs, quality, and a column for the width of each group."""
+        """The rows as CSV, for a spreadsheet.
+
+        Returns:
+            A header and a line per network: costs, quality, and a column for the width of each group.
+        """
         groups = [name for name, _ in self.rows[0].cut.widths]
         text = io.StringIO()
         table = csv.writer(text)

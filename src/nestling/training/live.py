@@ -105,6 +105,11 @@ class _Above(io.TextIOBase):
         """True: only a terminal is replaced."""
         return True
 
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The encoding of the terminal."""
+        return self._stream.encoding
+
     def fileno(self) -> int:
         """The number of the terminal's file."""
         return self._stream.fileno()

@@ -167,7 +167,18 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, saved: Any) -> "Recipe":  # noqa: ANN401
-        """The recipe that ``to_dict`` gave; a name that no recipe has is refused."""
+        """The recipe that ``to_dict`` gave.
+
+        Args:
+            saved: Plain values by name, such as ``recipe.json`` has them; entries that are left out have their
+                defaults.
+
+        Returns:
+            The recipe.
+
+        Raises:
+            ArgumentError: If a name is none of a recipe's, or a value is not allowed.
+        """
         if not isinstance(saved, Mapping):
             raise DtypeError("recipe", f"a {type(saved).__name__}", "a dictionary", "Pass what to_dict gave.")
         known = {field.name for field in fields(cls)}
@@ -178,7 +189,14 @@ class Recipe:
         return cls(**values)
 
     def settled(self, *, has_teacher: bool) -> "Recipe":
-        """The recipe with the choices made that depend on whether there is a teacher."""
+        """The recipe with the choices made that depend on whether there is a teacher.
+
+        Args:
+            has_teacher: Whether another network teaches.
+
+        Returns:
+            A recipe without ``"auto"`` for the optimiser, for ``distil`` and for ``soften``.
+        """
         optimiser = ("sgd" if has_teacher else "adamw") if self.optimiser == "auto" else self.optimiser
         distil = (TEACHER_SHARE if has_teacher else FULL_WIDTH_SHARE) if self.distil == "auto" else self.distil
         softening = TEACHER_SOFTENING if has_teacher else FULL_WIDTH_SOFTENING
@@ -186,7 +204,14 @@ class Recipe:
         return replace(self, optimiser=optimiser, distil=distil, soften=soften)
 
     def but(self, **changes: Any) -> "Recipe":  # noqa: ANN401
-        """The same recipe with some entries changed."""
+        """The same recipe with some entries changed; the recipe itself stays as it is.
+
+        Args:
+            changes: New values, by the names of the entries.
+
+        Returns:
+            A new recipe, checked like any other.
+        """
         return replace(self, **changes)
 
 

@@ -36,11 +36,26 @@ class Gate(Learned, ABC):
 
     @abstractmethod
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Train-time multipliers, broadcastable to ``features`` and differentiable in the gate's parameters."""
+        """Multipliers for training, differentiable in the gate's parameters.
+
+        Args:
+            features: Activations (batch, num_units).
+            generator: Draws the noise; None for torch's own.
+
+        Returns:
+            A tensor that broadcasts to the features.
+        """
 
     @abstractmethod
     def expectation(self, features: Tensor) -> Tensor:
-        """Test-time multipliers, broadcastable to ``features``."""
+        """Multipliers for use after training.
+
+        Args:
+            features: Activations (batch, num_units).
+
+        Returns:
+            A tensor that broadcasts to the features.
+        """
 
     @abstractmethod
     def kl(self) -> Tensor:
@@ -48,7 +63,14 @@ class Gate(Learned, ABC):
 
     @abstractmethod
     def keep(self, threshold: float | None = None) -> Tensor:
-        """Which units (num_units,) are kept at a threshold; None means the gate's default threshold."""
+        """Which units are kept.
+
+        Args:
+            threshold: On what the gate compares, such as its keep probability; None for the gate's default.
+
+        Returns:
+            Booleans (num_units,).
+        """
 
     @abstractmethod
     def signal_to_noise(self) -> Tensor:
@@ -59,7 +81,14 @@ class Gate(Learned, ABC):
         return self.keep(threshold)
 
     def part(self, units: Tensor) -> Self:
-        """A copy of this gate for some of its units."""
+        """A copy of this gate for some of its units.
+
+        Args:
+            units: Their numbers.
+
+        Returns:
+            A gate with as many units.
+        """
         gate = deepcopy(self)
         gate.num_units = len(units)
         for tensor in (*gate.parameters(), *gate.buffers()):

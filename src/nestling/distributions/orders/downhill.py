@@ -61,9 +61,17 @@ class Downhill(RelaxedOrder):
     def rsample(
         self, shape: tuple[int, ...] = (), generator: torch.Generator | None = None, *, hard: bool = False
     ) -> Tensor:
-        """Draw relaxed masks (*shape, ..., K), differentiable in the logits; ``hard`` gives straight-through 0/1 masks.
+        """Draw relaxed masks, differentiable in the logits.
 
         A hard mask is an exact sample with the gradient of the relaxed mask, which is biased (see docs/orders.md).
+
+        Args:
+            shape: How many draws, such as ``(5,)``; one by default.
+            generator: Draws the noise; None for torch's own.
+            hard: Give straight-through masks of ones and zeros.
+
+        Returns:
+            Masks (*shape, ..., K) whose entries only go down.
         """
         log_probs = self.log_probs()
         log_probs = log_probs.expand(*shape, *log_probs.shape)

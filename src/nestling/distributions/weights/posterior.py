@@ -56,7 +56,14 @@ class WeightPosterior(Moving, Learned, ABC):
     @classmethod
     @abstractmethod
     def from_weight(cls, weight: nn.Parameter) -> Self:
-        """The initial posterior for training, whose mean is the weight of a plain layer."""
+        """The initial posterior for training, whose mean is the weight of a plain layer.
+
+        Args:
+            weight: The parameter, which the posterior takes over.
+
+        Returns:
+            A posterior with little noise.
+        """
 
     def __init__(self, mean: Tensor, scale_name: str, scale: Tensor) -> None:
         super().__init__()
@@ -109,7 +116,15 @@ class WeightPosterior(Moving, Learned, ABC):
         """Standard deviation of each weight."""
 
     def sample(self, shape: tuple[int, ...] = (), generator: torch.Generator | None = None) -> Tensor:
-        """Draw weights (*shape, *mean.shape), differentiable in the parameters."""
+        """Draw weights, differentiable in the parameters.
+
+        Args:
+            shape: How many draws, such as ``(5,)``; one by default.
+            generator: Draws the noise; None for torch's own.
+
+        Returns:
+            Weights (*shape, *mean.shape).
+        """
         noise = normal_noise(self.mean.expand(*shape, *self.mean.shape), generator)
         if torch.is_grad_enabled():
             return self.perturbed(noise)
@@ -142,7 +157,14 @@ class WeightPosterior(Moving, Learned, ABC):
         self._kept_results.clear()
 
     def divergences(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:
-        """The divergence of each weight from its prior; families without a prior use ``divergence`` of log alpha."""
+        """The divergence of each weight from its prior.
+
+        Args:
+            divergence: A function of log alpha, for families without a prior of their own.
+
+        Returns:
+            A tensor in the shape of the mean, in nats.
+        """
         return divergence(self.bounded_log_alpha().expand_as(self.mean))
 
     def total(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:

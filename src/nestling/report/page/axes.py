@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from nestling.tables import thousands
 
@@ -45,7 +46,9 @@ def linear_axis(
     low, high = max(within[0], low - margin), min(within[1], high + margin)
     if high - low < extent / 2:
         low, high = low - extent, high + extent
-    return Axis(label, low, high, write, tuple(_round_numbers(low, high)))
+    ticks = tuple(_round_numbers(low, high))
+    is_clear = all(write(one) != write(other) for one, other in pairwise(ticks))
+    return Axis(label, low, high, write if is_clear else _in_full, ticks)
 
 
 def log_axis(label: str, values: Iterable[float], write: Callable[[float], str]) -> Axis:
@@ -82,6 +85,11 @@ def percents(share: float) -> str:
 def plain(value: float) -> str:
     """A number as a label of an axis, without needless digits."""
     return f"{0.0 if abs(value) < 1e-12 else value:.6g}"
+
+
+def _in_full(value: float) -> str:
+    """A number as a label of an axis on which fewer digits would make neighbours the same: 331,500."""
+    return f"{value:,.7g}"
 
 
 def count(value: float) -> str:

@@ -70,7 +70,7 @@ def sure_answer(choice: Choice) -> str:
     if ece is not None:
         words.append(f"Its confidence is off by {ECE.written(ece)} on average")
     if auroc is not None:
-        words.append(f"its uncertainty tells unknown data from known with AUROC {AUROC.written(auroc)}")
+        words.append(f"its uncertainty tells unknown data from known with AUROC {AUROC.written(auroc)} (a guess: 50%)")
     return f"{'; '.join(words)}." if words else "Nothing was measured: see the notes at the end of this page."
 
 

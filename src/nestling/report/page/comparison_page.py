@@ -11,7 +11,7 @@ from nestling.report.page.drawing import chosen
 from nestling.report.page.learned import by_width, lines_figure, log_line
 from nestling.report.page.metrics import AUROC, ECE, NLL, SIZES, Metric, quality_of
 from nestling.report.page.networks import thinned
-from nestling.report.page.origin import mapping, short
+from nestling.report.page.origin import short
 from nestling.report.page.parts import code, empty, figure, following, legend, section
 from nestling.report.page.pruning_page import PruningRecord
 from nestling.report.page.run_page import Report
@@ -22,6 +22,8 @@ from nestling.training import Recipe
 
 BY = SIZES[0]
 """The cost that the budgets of a comparison are in."""
+_MOST_NAMES = 4
+"""The answer in short names so many entries that differ."""
 Point = tuple[Cost, Mapping[str, Any]]
 
 
@@ -37,11 +39,11 @@ def comparison_page(reports: Sequence[Report], prunings: Sequence[PruningRecord]
     first = len(budgets) - 1
     words = [_words(series, budget, metric) for budget in budgets]
     best = [_under(one, budgets[first], metric) for one in series]
-    answer = _answer(reports, series, best, metric)
+    answer, learned, different = _answer(reports, series, best, metric), _learned(reports), _differences(reports)
     cards = [
         ("size", "Which is better at a size?", answer),
-        ("learned", "How did they learn?", f"{len(reports)} runs, epoch by epoch."),
-        ("origin", "How do they differ?", "Their recipes, data and networks, where they are not the same."),
+        ("learned", "How did they learn?", learned),
+        ("origin", "How do they differ?", _differ(reports, different)),
     ]
     bar = slider(
         BY.name,
@@ -53,12 +55,12 @@ def comparison_page(reports: Sequence[Report], prunings: Sequence[PruningRecord]
         section(
             "size", "Which is better at a size?", answer, _table(series, best, metric), _curves(series, metric, budgets)
         ),
-        section("learned", "How did they learn?", "Validation of the widest cut of each run.", _training(reports)),
+        section("learned", "How did they learn?", learned, _training(reports)),
         section(
             "origin",
             "How do they differ?",
             "Entries that are the same for all are left out.",
-            element("div", _differences(reports), class_="scrolled", tabindex="0"),
+            element("div", _table_of_differences(reports, different), class_="scrolled", tabindex="0"),
             element("h3", "Commands"),
             *(code(f"nestling report {report.words}") for report in reports),
             code(made_here),
@@ -70,8 +72,9 @@ def comparison_page(reports: Sequence[Report], prunings: Sequence[PruningRecord]
         ),
     ]
     title = " · ".join(one.label for one in series)
-    data = {"first": first, "networks": [{"words": each} for each in words]}
-    subtitle = f"{len(reports)} run{'' if len(reports) == 1 else 's'}, {len(prunings)} pruned"
+    data = {"first": first, "networks": [{"words": own} for own in words]}
+    counts = {"run": len(reports), "pruning": len(prunings)}
+    subtitle = ", ".join(f"{n} {word}{'' if n == 1 else 's'}" for word, n in counts.items() if n)
     return document(title, subtitle, [summary(cards), bar, *sections], data)
 
 
@@ -127,8 +130,12 @@ def _answer(
         return "None of them has scores."
     if len({str(report.run.data.get("fingerprint")) for report in reports}) > 1:
         return "They were trained on different data, so that their scores are not of the same task."
-    _, name, value = max(ranked)
-    return f"Without a limit {name} has the best {metric.name}, {metric.written(value)}; the slider sets a limit."
+    ranked.sort(key=lambda one: (-one[0], one[1]))
+    _, name, value = ranked[0]
+    words = f"Without a limit {name} has the best {metric.name}, {metric.written(value)}"
+    if len(ranked) > 1:
+        words += f"; {ranked[1][1]} follows with {metric.written(ranked[1][2])}"
+    return f"{words}. The slider sets a limit."
 
 
 def _table(series: Sequence[OtherNetworks], best: Sequence[int | None], metric: Metric) -> Html:
@@ -207,17 +214,58 @@ def _fraction(name: str) -> float:
         return 0.0
 
 
-def _differences(reports: Sequence[Report]) -> Html:
-    """Entries of recipe, data and network that are not the same in all runs."""
+def _learned(reports: Sequence[Report]) -> str:
+    """What the widest cut of each run came to in validation."""
+    words = []
+    for report in reports:
+        lines, metric = by_width(report.run.log)
+        if lines:
+            last = lines[max(lines, key=_fraction)][-1][1]
+            words.append(f"{report.title} to a validation {metric.name} of {metric.written(last)}")
+    return f"The widest cut came in {', in '.join(words)}." if words else "No run has a log."
+
+
+def _differ(reports: Sequence[Report], different: Sequence[list[str]]) -> str:
+    """The names of the first few entries that differ."""
     if not reports:
-        return empty("There is no run among them.")
+        return "There is no run among them."
+    names = [row[0] for row in different]
+    if not names:
+        return "They have the same recipe, data and network."
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"In {', '.join(names[:_MOST_NAMES])}{more}."
+
+
+def _differences(reports: Sequence[Report]) -> list[list[str]]:
+    """Entries of recipe, data and network that are not the same in all runs, with the value in each."""
     rows: dict[str, list[str]] = {}
     for entry in fields(Recipe):
         rows[entry.name] = [short(getattr(report.run.recipe, entry.name)) for report in reports]
     rows["data"] = [str(report.run.data.get("name")) for report in reports]
     for key, name in (("model", "network"), ("nest", "nested with")):
-        rows[name] = [short(mapping(report.record.get("network")).get(key)) for report in reports]
-    different = [[name, *values] for name, values in rows.items() if len(set(values)) > 1]
+        described = [_flat(_described(report).get(key)) for report in reports]
+        for key_of_one in dict.fromkeys(found for own in described for found in own):
+            rows[f"{name}: {key_of_one}"] = [short(own.get(key_of_one)) for own in described]
+    return [[name, *values] for name, values in rows.items() if len(set(values)) > 1]
+
+
+def _table_of_differences(reports: Sequence[Report], different: Sequence[list[str]]) -> Html:
+    if not reports:
+        return empty("There is no run among them.")
     if not different:
         return empty("They were made by the same recipe, from the same data and network.")
     return html_table(["entry", *(report.title for report in reports)], different, names=1 + len(reports))
+
+
+def _flat(described: object) -> dict[str, object]:
+    """The entries of a record, those of its options among them."""
+    if not isinstance(described, Mapping):
+        return {}
+    options = described.get("options")
+    own = {str(key): value for key, value in described.items() if key != "options"}
+    return own | ({str(key): value for key, value in options.items()} if isinstance(options, Mapping) else {})
+
+
+def _described(report: Report) -> Mapping[str, Any]:
+    network = report.record.get("network")
+    return network if isinstance(network, Mapping) else {}

@@ -44,7 +44,7 @@ def document(title: str, subtitle: str, sections: Sequence[Html], data: Mapping[
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
-def summary(cards: Sequence[tuple[str, str, str]]) -> Html:
+def summary(cards: Sequence[tuple[str, str, Content]]) -> Html:
     """The questions in short, each with its answer and a link to its section: (section, question, answer)."""
     items = [
         element("li", element("a", element("strong", question), element("span", answer), href=f"#{name}"))

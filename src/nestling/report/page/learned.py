@@ -31,17 +31,24 @@ def learned_section(nested: Nested, log: Log, choice: Choice) -> Html:
 
 
 def learned_answer(nested: Nested, log: Log) -> str:
-    """One sentence: how many blocks the orders expect to keep, after how many epochs."""
+    """What the widest and the narrowest cut came to, and how many blocks the orders expect to keep."""
     epochs = f"{len(log)} epoch{'' if len(log) == 1 else 's'}"
+    lines, metric = by_width(log)
+    ends = [(name, own[-1][1]) for name, own in lines.items()]
+    reached = f"In {epochs}"
+    if ends:
+        reached += f" the widest cut came to a validation {metric.name} of {metric.written(ends[-1][1])}"
+    if len(ends) > 1:
+        reached += f", the narrowest ({ends[0][0]}) to {metric.written(ends[0][1])}"
     orders = nested.orders
     if not orders:
-        return f"{epochs} of training; no group has an order."
+        return f"{reached}. No group has an order."
     expected = sum(float(order.expected_width().detach()) for order in orders.values())
     total = sum(order.num_blocks for order in orders.values())
     where = f"in {len(orders)} group{'' if len(orders) == 1 else 's'}"
     if not _is_learned(nested):
-        return f"{epochs} of training; the orders {where} are fixed."
-    return f"In {epochs}, orders that keep {expected / total:.0%} of the blocks on average, {where}."
+        return f"{reached}. The orders {where} are fixed."
+    return f"{reached}. The orders {where} learned to keep {expected / total:.0%} of the blocks on average."
 
 
 def _is_learned(nested: Nested) -> bool:

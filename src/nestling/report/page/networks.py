@@ -8,6 +8,7 @@ from nestling.prediction import Calibration
 from nestling.reading import Cut, cut_names, full_cut
 from nestling.report.page.measuring import Measured, Sample, measure
 from nestling.report.page.metrics import SIZES, Metric, Size, quality_of
+from nestling.report.page.shortfall import Shortfall, paired_error
 from nestling.running import Cost, cost
 from nestling.search import Curve, Row
 from nestling.tables import percent
@@ -19,8 +20,6 @@ UNDER, CUT = "--under ", "--cut "
 """How ``nestling extract`` is told which network to write."""
 MOST_NETWORKS = 16
 """No page has more networks than this to choose among: those of a longer curve are thinned out."""
-CLOSE = {True: 0.01, False: 0.02}
-"""A network counts as good as the best if it is within a percentage point, or 2 % of another score, of the best."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +60,36 @@ class Choice:
         return [self.metric.of(network.scores) for network in self.networks]
 
     @property
+    def best(self) -> int | None:
+        """The number of the network with the best quality, the smallest of equal ones; None without any scores."""
+        sign = 1 if self.metric.higher_is_better else -1
+        found = [(sign * value, -number) for number, value in enumerate(self.qualities()) if value is not None]
+        return -max(found)[1] if found else None
+
+    def shortfall(self, number: int) -> Shortfall | None:
+        """How far a network is below the best one, if both were scored."""
+        if self.best is None:
+            return None
+        best, own = self.networks[self.best], self.networks[number]
+        most, value = self.metric.of(best.scores), self.metric.of(own.scores)
+        if most is None or value is None:
+            return None
+        return Shortfall(self.metric, most, abs(most - value), *compared(best, own, self.metric))
+
+    @property
     def first(self) -> int:
-        """The smallest network whose quality is close to the best: the page opens with it."""
-        measured = [(value, number) for number, value in enumerate(self.qualities()) if value is not None]
-        if not measured:
-            return len(self.networks) - 1
-        values = [value for value, _ in measured]
-        best = max(values) if self.metric.higher_is_better else min(values)
-        allowed = CLOSE[True] if self.metric.is_share else CLOSE[False] * abs(best)
-        return next(number for value, number in measured if abs(value - best) <= allowed)
+        """The smallest network that is good enough: the page opens with it."""
+        shortfalls = (self.shortfall(number) for number in range(len(self.networks)))
+        found = (number for number, own in enumerate(shortfalls) if own is not None and own.is_small)
+        return next(found, len(self.networks) - 1)
+
+
+def compared(best: Network, other: Network, metric: Metric) -> tuple[float | None, int]:
+    """The standard error of the difference of two networks on the same examples, if it is known, and their number."""
+    first, second = (None if one.measured is None else one.measured.known.right for one in (best, other))
+    if first is None or second is None or metric.key != "accuracy":
+        return None, 0
+    return paired_error(first, second), len(first)
 
 
 def networks_of(

@@ -8,12 +8,12 @@ from typing import Any
 
 from nestling.delivery import ABOUT_FILE
 from nestling.errors import NestlingError, RunError
-from nestling.markup import Html, element, html_table
+from nestling.markup import Html, element, html, html_table
 from nestling.pruning import PRUNED_FILE, LayerReport
 from nestling.report.page.certainty import RELIABILITY, reliability
 from nestling.report.page.document import document, summary
 from nestling.report.page.layers import layers_figure
-from nestling.report.page.learned import training_figures
+from nestling.report.page.learned import by_width, training_figures
 from nestling.report.page.metrics import ECE, NLL, QUALITIES, SIZES, Metric, is_number, quality_of
 from nestling.report.page.origin import mapping, origin_section
 from nestling.report.page.parts import code, empty, figure, section, tile
@@ -89,7 +89,7 @@ def pruning_page(record: PruningRecord, made_here: str) -> str:
         ("size", "How small did it get?", small),
         ("sure", "How sure is it?", sure),
         ("learned", "How did it get there?", _learned_answer(record)),
-        ("out", "How do I get it out?", "Its folder is read by one line of Python, or exported."),
+        ("out", "How do I get it out?", _out_answer(record)),
     ]
     curve = reliability("reliability", record.scores, None)
     sections = [
@@ -126,10 +126,24 @@ def _sure_answer(record: PruningRecord, metric: Metric) -> str:
     return f"{words}; confidence is off by {ECE.written(ece)} on average." if ece is not None else f"{words}."
 
 
+def _out_answer(record: PruningRecord) -> Html:
+    """The command, or the line of Python, that takes the network out of its folder."""
+    lines = [line for text in _programs(record) for line in text.splitlines()]
+    command = next((line for line in lines if line.startswith("nestling export")), None)
+    if command is not None:
+        return html("One command writes it to a file: ", element("code", command))
+    load = next((line for line in lines if "load_" in line), None)
+    return html("The folder has neither its graph nor its weights." if load is None else element("code", load))
+
+
 def _learned_answer(record: PruningRecord) -> str:
-    epochs = {stage: len(log) for stage, log in record.logs.items()}
-    said = ", ".join(f"{stage} {number} epoch{'' if number == 1 else 's'}" for stage, number in epochs.items())
-    return f"Stages: {said}." if said else "The folder has no logs of its stages."
+    said = []
+    for stage, log in record.logs.items():
+        lines, metric = by_width(log)
+        ends = [own[-1][1] for own in lines.values()]
+        reached = f", to a validation {metric.name} of {metric.written(ends[-1])}" if ends else ""
+        said.append(f"{stage}: {len(log)} epoch{'' if len(log) == 1 else 's'}{reached}")
+    return f"Stages: {'; '.join(said)}." if said else "The folder has no logs of its stages."
 
 
 def _tiles(record: PruningRecord, metric: Metric) -> Html:
@@ -154,10 +168,9 @@ def _scores(record: PruningRecord) -> Html:
 
 
 def _layers(record: PruningRecord) -> Html:
-    rows = [(layer.name, layer.kept, layer.total, f"{layer.kept / layer.total:.1%}") for layer in record.layers]
-    left = (
-        html_table(["not pruned", "why"], [list(item) for item in record.left.items()], names=2) if record.left else ""
-    )
+    rows = [(own.name, own.kept, own.total, f"{own.kept / own.total:.1%}") for own in record.layers]
+    not_cut = "not pruned" if record.structure == "units" else "no whole unit was removed"
+    left = html_table([not_cut, "why"], [list(item) for item in record.left.items()], names=2) if record.left else ""
     return layers_figure(rows, record.structure, Html(left), numbered=False)
 
 
@@ -174,6 +187,12 @@ def _training(record: PruningRecord) -> list[Html]:
 
 
 def _commands(record: PruningRecord) -> list[Html]:
+    programs = [code(text) for text in _programs(record)]
+    return programs or [empty("The folder has neither the graph nor the weights.")]
+
+
+def _programs(record: PruningRecord) -> list[str]:
+    """The commands and the lines of Python for what is in the folder."""
     graph, weights = record.folder / GRAPH_FILE, record.folder / PRUNED_FILE
     lines = []
     if graph.exists():
@@ -184,7 +203,7 @@ def _commands(record: PruningRecord) -> list[Html]:
         lines.append(
             f"import nestling as nl\n\nnetwork = nl.load_pruned({str(weights)!r}, module)  # module: as before pruning"
         )
-    return [code(text) for text in lines] or [empty("The folder has neither the graph nor the weights.")]
+    return lines
 
 
 def _origin(record: PruningRecord, made_here: str) -> Html:

@@ -15,7 +15,7 @@ from nestling.report.page.measuring import Sample
 from nestling.report.page.networks import Choice, Network
 from nestling.report.page.origin import mapping, origin_section
 from nestling.report.page.slider import slider
-from nestling.report.page.taking_out import commands_of, out_section
+from nestling.report.page.taking_out import commands_of, out_answer, out_section
 from nestling.report.page.tradeoff import OtherNetworks, small_answer, tiles, tradeoff_section
 from nestling.training import Run
 
@@ -69,7 +69,7 @@ def run_page(report: Report) -> str:
         ("size", "How small can I go?", small_answer(choice)),
         ("sure", "How sure is it?", sure_answer(choice)),
         ("learned", "What did it learn?", learned_answer(run.nested, run.log)),
-        ("out", "How do I get it out?", "One command for the chosen network, and what to do with the folder."),
+        ("out", "How do I get it out?", out_answer(report.folder, report.words, choice)),
     ]
     data = {
         "first": choice.first,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nestling.markup import Html, element
+from nestling.markup import Html, element, html
 from nestling.report.page.networks import CUT, UNDER, Choice, Network
 from nestling.report.page.parts import code, following, section
 from nestling.search import CURVE_FILE
@@ -17,6 +17,12 @@ def out_section(folder: Path, words: str, choice: Choice) -> Html:
     ]
     answer = "A plain network in a file, or a cut of the run in Python: both are of the chosen size."
     return section("out", "How do I get it out?", answer, element("ol", steps, class_="steps"))
+
+
+def out_answer(folder: Path, words: str, choice: Choice) -> Html:
+    """The command that writes the chosen network to a file."""
+    command = commands_of(choice.networks[choice.first], folder, words)["export"]
+    return html("One command writes the chosen network to a file: ", following("export", command, "code"))
 
 
 def commands_of(network: Network, folder: Path, words: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from nestling.report.page.layers import Layer, layers_figure
 from nestling.report.page.metrics import AUPR, AUROC, ECE, NLL, QUALITIES, SIZES, Metric, Size
 from nestling.report.page.networks import Choice, Network
 from nestling.report.page.parts import empty, figure, following, legend, section, tile
+from nestling.report.page.shortfall import rule
 from nestling.running import Cost
 
 LEVEL_OF_A_GUESS = 0.5
@@ -82,24 +83,27 @@ def tradeoff_section(choice: Choice, layers: Sequence[Layer], others: Sequence[O
 
 
 def small_answer(choice: Choice) -> str:
-    """One sentence: the smallest network that is nearly as good as the best one."""
-    metric, size = choice.metric, choice.size
-    small, whole = choice.networks[choice.first], choice.networks[-1]
-    before, after = metric.of(whole.scores), metric.of(small.scores)
-    if before is None or after is None:
+    """The smallest network that is good enough, how far it is below the best one, and what less would give."""
+    first, last = choice.first, len(choice.networks) - 1
+    shortfall, smaller = choice.shortfall(first), choice.shortfall(first - 1) if first else None
+    if shortfall is None:
         return f"{len(choice.networks)} networks, none of them scored: see the notes at the end of this page."
-    most = size.of(whole.cost) or 1.0
-    shares = [(size.of(network.cost) or 0.0) / most for network in choice.networks]
-    if small is whole:
-        words = f"No smaller network is as good: the whole one has {metric.name} {metric.written(before)}."
+    costs = [choice.size.of(network.cost) or 0.0 for network in choice.networks]
+    shares = [cost / (costs[-1] or 1.0) for cost in costs]
+    qualities = [choice.metric.written(quality) for quality in choice.qualities()]
+    words = f"To {shares[first]:.0%} of the {choice.size.name}: {choice.metric.name} {qualities[first]}"
+    if first != choice.best:
+        words += f", {shortfall.words} worse than the best network."
+        if shortfall.may_be_chance:
+            words += f" With {shortfall.count:,} test examples, that may be chance."
+    elif first == last:
+        words = f"No smaller network is good enough: the whole one has {choice.metric.name} {qualities[first]}."
     else:
-        words = f"To {shares[choice.first]:.0%} of the {size.name}: {metric.name} {metric.written(after)}, "
-        words += f"against {metric.written(before)} for the whole network."
-    half = max((number for number, share in enumerate(shares) if share <= HALF), default=None)
-    if half is None or half >= choice.first:
-        return words
-    cost = f"{shares[half]:.0%}" + (f" of the {size.name}" if small is whole else "")
-    return f"{words} At {cost} it is {metric.written(metric.of(choice.networks[half].scores))}."
+        words += ", the best of all."
+    if smaller is not None:
+        words += f" The next smaller one, at {shares[first - 1]:.0%}, is {smaller.words} worse than the best."
+    half = max((number for number, share in enumerate(shares) if share <= HALF), default=first)
+    return words if half >= first - 1 else f"{words} At {shares[half]:.0%} it is {qualities[half]}."
 
 
 def _curves(choice: Choice, others: Sequence[OtherNetworks], source: str) -> Html:
@@ -122,7 +126,7 @@ def _curves(choice: Choice, others: Sequence[OtherNetworks], source: str) -> Htm
     tried = f" They are the best of {choice.num_tried} cuts that the search tried." if choice.num_tried else ""
     return figure(
         "Quality over cost",
-        f"{len(choice.networks)} networks of one training run. {source}{tried}",
+        f"{len(choice.networks)} networks of one training run. {source}{tried} {rule(choice.metric)}",
         choosing,
         legend(entries),
         *rows,
