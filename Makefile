@@ -5,7 +5,7 @@ VENV := .venv
 TORCH := torch==2.13.0
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types pytest docs soak bench browser clean
+.PHONY: demo test lint types pytest docs coverage soak bench browser clean
 
 demo: $(VENV)/installed
 	$(BIN)/nestling demo
@@ -27,6 +27,14 @@ pytest: $(VENV)/installed
 # The site, in build/site; a broken link is an error. The variable silences an advertisement of the theme.
 docs: $(VENV)/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# The lines and branches that tests run, of every file: a table, and pages in build/coverage. TESTS=tests/cascade for some.
+coverage: $(VENV)/installed
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n auto --dist worksteal $(TESTS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage html --quiet
+	$(BIN)/coverage report
 
 # Faults and damages that tests draw, several times as many of them.
 soak: $(VENV)/installed
@@ -57,4 +65,4 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* build dist

@@ -1,7 +1,8 @@
 """What one ONNX file of every width costs beside a smaller file per width: VGG11, onnxruntime and OpenVINO.
 
-Each width is fixed when the file is loaded; a width given at each call, and the full network, are timed too. CPU time
-on one thread, the variants taking turns. The networks are not trained: it costs the same.
+Each width is fixed when the file is loaded; a width given at each call, and the full network, are timed too. Then what
+the file of a 50 % cut takes of the full network's time, beside its share of multiply-adds. CPU time on one thread, the
+variants taking turns. The networks are not trained: it costs the same.
 """
 
 import argparse
@@ -23,6 +24,14 @@ from nestling.delivery import all_widths_model
 WIDTHS = tuple(number / 8 for number in range(1, 9))
 BATCHES = {1: 8, 64: 1}
 """Batch sizes, with the calls that make a figure."""
+
+
+HALVED: dict[str, tuple[str, dict[str, object]]] = {
+    "vgg11": ("vgg11", {}),
+    "resnet14": ("resnet14", {}),
+    "resnet14, four times as wide": ("resnet14", {"width": 4}),
+}
+"""The networks whose half is timed."""
 
 
 def nested_vgg() -> nl.Nested:
@@ -80,11 +89,36 @@ def in_openvino(content: bytes, sizes: dict[str, int], x: np.ndarray) -> Callabl
     return lambda: request.infer(inputs)[0]
 
 
+def halves(rounds: int) -> None:
+    """The time of a 50 % cut over the full network's, over the ratio of multiply-adds."""
+    for name, (model, options) in HALVED.items():
+        torch.manual_seed(0)
+        net = nl.models.build(model, **options)
+        nested = nl.nest(net, torch.zeros(2, 3, 32, 32), weights=None, num_blocks=8, num_always=1).eval()
+        macs = nl.cost(nested, 0.5).macs / nl.cost(nested, 1.0).macs
+        files = {width: smaller_file(nested, width) for width in (0.5, 1.0)}
+        for batch, calls in BATCHES.items():
+            x = np.random.default_rng(0).standard_normal((batch, 3, 32, 32), np.float32)
+            runs = {f"{width:g}": in_onnxruntime(content, {}, False, x) for width, content in files.items()}
+            times = ratio(in_turns(runs, rounds, calls), "0.5", "1")
+            over = {key: round(value / macs, 3) for key, value in times.items()}
+            question = f"{name} at 0.5 over full, batch {batch}, onnxruntime"
+            report(question, macs=round(macs, 3), time=times, time_over_macs=over)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--halves", action="store_true", help="time the 50 %% cuts alone")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    halves(asked.rounds)
+    if not asked.halves:
+        every_width(asked.rounds)
+
+
+def every_width(rounds: int) -> None:
+    """One file of eight widths beside eight files."""
     nested = nested_vgg()
     model = all_widths_model(nested, WIDTHS)
     record = json.loads(next(entry.value for entry in model.metadata_props if entry.key == "nestling"))
@@ -111,7 +145,7 @@ def main() -> None:
                 "fixed, OpenVINO": in_openvino(every, sizes, x),
             }
             small, fixed = runs["smaller file"](), runs["fixed when loaded"]()
-            times = in_turns(runs, asked.rounds, calls)
+            times = in_turns(runs, rounds, calls)
             report(
                 f"VGG11 at {width:g}, batch {batch}",
                 fixed_times_smaller=ratio(times, "fixed when loaded", "smaller file"),

@@ -24,7 +24,7 @@ def ways(nested: nl.Nested, shared: nl.Nested, x: torch.Tensor) -> dict[str, Cal
     return {
         "local, draws": partial(predict, nested),
         "local, fast draws": partial(predict, nested, by="fast_draws"),
-        "one weight a pass, draws": partial(predict, shared),
+        "one weight per pass, draws": partial(predict, shared),
         "moments": partial(predict, nested, by="moments"),
     }
 

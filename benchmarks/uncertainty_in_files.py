@@ -1,7 +1,7 @@
 """What uncertainty costs in an exported file, over a plain pass of the same width: VGG11 at a cut, untrained.
 
 Six draws with noise as an input (which is made beforehand; making it is timed by itself) and one pass of moments, in
-onnxruntime and OpenVINO, on one thread.
+onnxruntime and OpenVINO, on one thread. With ``--weights ivon`` a layer draws one weight for all positions.
 """
 
 import argparse
@@ -81,11 +81,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--width", type=float, default=1.0)
     parser.add_argument("--cut", type=float, default=0.5)
+    parser.add_argument("--weights", default="gaussian")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     net = nl.models.build("vgg11", width=asked.width).eval()
-    nested = nl.nest(net, torch.randn(2, 3, 32, 32), weights="gaussian", num_blocks=8).eval()
+    nested = nl.nest(net, torch.randn(2, 3, 32, 32), weights=asked.weights, num_blocks=8).eval()
     graphs = graphs_of(nested, asked.cut)
     figures: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -110,7 +111,7 @@ def main() -> None:
                     name: ratio(times, name, "plain") for name in ("draws", "moments", "noise")
                 }
     report(
-        f"uncertainty in a file over a plain pass: VGG11 x {asked.width} at {asked.cut}, 6 draws, 1 thread",
+        f"uncertainty in a file over a plain pass: VGG11 x {asked.width} at {asked.cut}, {asked.weights}, 6 draws",
         **figures,
         bytes=sizes,
         machine=machine(),

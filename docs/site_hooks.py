@@ -15,10 +15,14 @@ ROOMS = {
     "nestling.data": "Data sets by name, path or `Dataset`.",
     "nestling.distributions": "Orders, weight posteriors, gates and divergences, as pure mathematics.",
     "nestling.models": "The papers' networks.",
+    "nestling.network": "Groups, cuts, costs and extraction.",
     "nestling.prediction": "Likelihoods, predictions, scores and calibration.",
     "nestling.search": "Budgets, costs, strategies and the curve.",
     "nestling.pruning": "Bayesian dropout.",
     "nestling.training": "The objective, the recipe and runs.",
+    "nestling.cascade": "Cuts one after another: the narrowest answers first.",
+    "nestling.delivery": "Networks in files that run without nestling.",
+    "nestling.runtime": "Exported files, opened without torch.",
 }
 """The packages of the reference, each with the sentence that its page opens with."""
 _ELSEWHERE = re.compile(r"\]\((?:\.\./)+(experiments|docs)/([^)]*)\)")
@@ -29,9 +33,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     experiments = {f"experiments/{path.parent.name}.md": path for path in sorted(ROOT.glob("experiments/*/README.md"))}
     pages = {name: path.read_text() for name, path in experiments.items()}
     pages |= _reference()
-    pages["reference.md"] = _index(
-        "Reference", {f"reference/{room}.md": f"`{room}`: {about}" for room, about in ROOMS.items()}
-    )
+    rooms = {f"reference/{room}.md": f"`{room}`: {about}" for room, about in ROOMS.items()}
+    pages["reference.md"] = _index("Reference", rooms) + _before_examples()
     pages |= {f"notebooks/{path.stem}.md": _notebook(path) for path in sorted(ROOT.glob("docs/notebooks/*.ipynb"))}
     decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     pages["decisions.md"] = _index("Decisions", {f"decisions/{path.name}": _title(path) for path in decisions})
@@ -68,6 +71,13 @@ def _reference() -> dict[str, str]:
         homes.update(names.values())
         pages[f"reference/{room}.md"] = f"# {room}\n\n{about}\n\n{entries}\n"
     return pages
+
+
+def _before_examples() -> str:
+    """What stands before each example, as the tests run it."""
+    code = (ROOT / "docs" / "before_examples.py").read_text().partition("\n\n")[2]
+    about = "Every example of these pages runs in the tests, after these lines, which take a few seconds:"
+    return f"\n## Before the examples\n\n{about}\n\n```python\n{code}```\n"
 
 
 def _home(package: Any, name: str) -> str:  # noqa: ANN401

@@ -1,5 +1,6 @@
 """The command line as a user meets it: what is printed where, exit codes, and one line for every mistake."""
 
+import inspect
 import os
 import signal
 import subprocess
@@ -126,7 +127,7 @@ def test_what_can_not_be_parsed_exits_with_2(nestling, place, words):
     [
         ("train digit --out x", "Did you mean 'digits'"),
         ("train nowhere.npz --out x", "nowhere.npz does not exist"),
-        ("train cli_nets.py --out x", "neither an .npz file nor a folder"),
+        ("train cli_nets.py --out x", "none of these: an .npz file, a folder of images"),
         ("train mine.npz --out x --model mpl", "Did you mean mlp"),
         ("train mine.npz --out x --model nowhere:net", "can't be imported"),
         ("train mine.npz --out x --model cli_nets:large", "a function that cli_nets has"),
@@ -283,17 +284,20 @@ def test_data_lists_the_sets(nestling):
 
 
 class Noted:
-    """Stands in for a function, and keeps what it was called with."""
+    """Stands in for a function, and keeps what it was called with, by the names of its parameters."""
 
-    def __call__(self, *given, **named):
-        self.given, self.named = given, named
+    def __init__(self, function):
+        self.signature = inspect.signature(function)
+
+    def __call__(self, *args, **kwargs):
+        self.given = self.signature.bind(*args, **kwargs).arguments
         return "done"
 
 
 @pytest.fixture
 def noted(monkeypatch):
     def stand_in(where, name):
-        function = Noted()
+        function = Noted(getattr(where, name))
         monkeypatch.setattr(where, name, function)
         return function
 
@@ -326,18 +330,18 @@ def test_options_of_train_arrive(nestling, noted):
         milestones=(0.6,),
         temperature=(0.9, 0.2),
     )
-    assert function.given == ("mnist", "lenet_300_100", Path("runs/a"), nesting, recipe)
-    named = {"hold_out": (8, 9), "pretrained": Path("w.safetensors"), "device": "auto"}
-    named |= {"augment": "crop_flip", "resize": (48, 64), "likelihood": "categorical"}
-    assert function.named == named | {"model_options": ("width=0.5",)}
+    expected = {"source": "mnist", "model": "lenet_300_100", "out": Path("runs/a"), "nesting": nesting}
+    expected |= {"hold_out": (8, 9), "pretrained": Path("w.safetensors"), "device": "auto", "recipe": recipe}
+    expected |= {"augment": "crop_flip", "resize": (48, 64), "likelihood": "categorical"}
+    assert function.given == expected | {"model_options": ("width=0.5",)}
 
 
 def test_train_without_options_is_the_default_recipe(nestling, noted):
     function = noted(commands, "train")
     nestling("train", "digits", "--out", "a")
-    assert function.given == ("digits", "mlp", Path("a"), Nesting(), Recipe())
-    named = {"model_options": (), "hold_out": (), "pretrained": None, "likelihood": None, "device": "auto"}
-    assert function.named == named | {"augment": "auto", "resize": ()}
+    expected = {"source": "digits", "model": "mlp", "out": Path("a"), "nesting": Nesting(), "recipe": Recipe()}
+    expected |= {"model_options": (), "hold_out": (), "pretrained": None, "likelihood": None, "device": "auto"}
+    assert function.given == expected | {"augment": "auto", "resize": ()}
 
 
 def test_every_entry_of_the_recipe_is_an_option(nestling):
@@ -349,26 +353,40 @@ def test_every_entry_of_the_recipe_is_an_option(nestling):
 def test_options_of_evaluate_and_predict_arrive(nestling, noted):
     function = noted(commands, "evaluate")
     nestling(*"evaluate runs/a --cuts 0.2 0.4 --ood kmnist --limit 9 --samples 3 --trust".split())
-    assert function.given == (Path("runs/a"), (0.2, 0.4))
-    assert function.named == {"ood": "kmnist", "limit": 9, "samples": 3, "trust": True, "device": "auto"}
+    expected = {"folder": Path("runs/a"), "cuts": (0.2, 0.4), "ood": "kmnist", "limit": 9, "samples": 3}
+    assert function.given == expected | {"trust": True, "device": "auto"}
     function = noted(commands, "predict")
     nestling(*"predict runs/a b.png --cut 0.3 --samples 2 --coverage 0.8 --resize --out c.csv".split())
-    assert function.given == (Path("runs/a"), Path("b.png"), 0.3, 2, 0.8)
-    assert function.named == {"resize": True, "out": Path("c.csv"), "trust": False}
+    expected = {"folder": Path("runs/a"), "inputs": Path("b.png"), "cut": 0.3, "samples": 2, "coverage": 0.8}
+    assert function.given == expected | {"resize": True, "out": Path("c.csv"), "trust": False}
 
 
 def test_options_of_report_arrive(nestling, noted):
     function = noted(commands, "report")
     nestling(*"report runs/a runs/b --ood kmnist --limit 9 --samples 3 --out c.html --trust".split())
-    assert function.given == ((Path("runs/a"), Path("runs/b")),)
-    named = {"out": Path("c.html"), "ood": "kmnist", "limit": 9, "samples": 3, "trust": True, "device": "auto"}
-    assert function.named == named
+    expected = {"folders": (Path("runs/a"), Path("runs/b")), "out": Path("c.html"), "ood": "kmnist", "limit": 9}
+    assert function.given == expected | {"samples": 3, "trust": True, "device": "auto"}
 
 
 def test_options_of_demo_arrive(nestling, noted):
     function = noted(import_module("nestling.demo"), "demo")
     assert nestling("demo", "--out", "a", "--seed", "3") == (0, "done\n", "")
-    assert (function.given, function.named) == ((Path("a"),), {"seed": 3})
+    assert function.given == {"out": Path("a"), "seed": 3}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cascade", "data", "evaluate", "export", "extract", "predict", "prune", "report", "search", "serve", "train"],
+)
+def test_commands_have_the_options_of_the_command_line(name):
+    """The same names after the first, and the same defaults where both have one."""
+    on_line, in_python = (
+        list(inspect.signature(getattr(where, name)).parameters.values()) for where in (cli, commands)
+    )
+    assert {option.name for option in on_line[1:]} == {option.name for option in in_python[1:]}
+    defaults = {option.name: option.default for option in on_line}
+    given = {o.name: o.default for o in in_python if o.default is not inspect.Parameter.empty}
+    assert given == {option: defaults[option] for option in given}
 
 
 def test_the_script_is_this_function():

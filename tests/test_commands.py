@@ -24,7 +24,7 @@ from nestling import commands
 from nestling.cascade import Cascading
 from nestling.commands import load_weights
 from nestling.data import MissingError
-from nestling.delivery import load_hub, save_small
+from nestling.delivery import load_hub, save_small, write_about
 from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
 from nestling.network import Nesting
 from nestling.pruning import Pruning
@@ -917,11 +917,11 @@ def test_what_can_not_be_extracted(run, options, said):
 def test_prune_leaves_a_network_that_runs_by_itself(place, tmp_path, structure):
     recipe = Recipe(epochs=2, batch_size=32, lr=1e-2, order_lr=0.1, lr_warm_up=0.0, kappa=1.0, kl_warm_up=0.0)
     words = (str(place / "classes.npz"), "mlp", tmp_path / "out", Pruning(structure=structure, threshold=0.0), recipe)
-    said = commands.prune(*words, model_options=["hidden=[12, 8]"])
+    text = commands.prune(*words, model_options=["hidden=[12, 8]"])
     about = json.loads((tmp_path / "out" / "small.json").read_text())
     assert about["structure"] == structure
     low, high = about["test"]["bounds"]["accuracy"]
-    assert f"test accuracy {about['test']['accuracy']:.4g} (95 % interval {low:.4g} to {high:.4g})" in said
+    assert f"test accuracy {about['test']['accuracy']:.4g} (95 % interval {low:.4g} to {high:.4g})" in text
     loaded = nl.data.load(str(place / "classes.npz"))
     small = nl.load_small(tmp_path / "out")
     whole = nl.models.build("mlp", hidden=[12, 8], in_features=25, num_classes=4)
@@ -932,9 +932,21 @@ def test_prune_leaves_a_network_that_runs_by_itself(place, tmp_path, structure):
         assert torch.allclose(again(x), small(x), atol=1e-6)
     files = {path.name: path.stat().st_size for path in (tmp_path / "out").glob("*.*")}
     assert set(files) == {"network.json", "pruned.safetensors", "small.json"}
-    assert f"({files['network.json'] + files['pruned.safetensors']:,} of" in said  # the headline is of these files
+    assert f"({files['network.json'] + files['pruned.safetensors']:,} of" in text  # the headline is of these files
+    said = commands.export(tmp_path / "out", "onnx")
+    answers = nl.runtime.open(tmp_path / "out" / "network.onnx").predict(loaded.test.inputs.numpy())
+    assert "at most" in said, "of the difference from torch"
+    assert np.allclose(answers.probs, small.predict(loaded.test.inputs).probs, atol=1e-6)
+    assert answers.about["classes"] == list(loaded.classes)
     again = commands.prune(*words, model_options=["hidden=[12, 8]"])
-    assert without_times(again) == without_times(said)
+    assert without_times(again) == without_times(text)
+
+
+def test_a_pruned_network_without_a_graph_is_not_exported(tmp_path):
+    write_about(tmp_path, {"data": None})
+    (tmp_path / "pruned.safetensors").write_bytes(b"")
+    with pytest.raises(RunError, match=r"whose graph could not be stored.*nl\.load_pruned"):
+        nl.load_small(tmp_path)
 
 
 def without_times(text):
@@ -954,24 +966,66 @@ def test_prune_to_a_target(place, tmp_path):
     assert f"under macs=0.5x, params=300 ({about['num_beyond']} more units dropped)" in said
 
 
-@pytest.mark.parametrize(("function", "record"), [(nl.nest, Nesting), (nl.prune, Pruning), (nl.search, Searching)])
+@pytest.mark.parametrize(
+    ("function", "record"),
+    [(nl.nest, Nesting), (nl.prune, Pruning), (nl.search, Searching), (nl.cascade, Cascading)],
+)
 def test_options_of_commands_are_those_of_python(function, record):
     """Each is an argument of the same name with the same default; bits have one only where there are some."""
-    defaults = {name: own.default for name, own in inspect.signature(function).parameters.items()}
+    defaults = {name: each.default for name, each in inspect.signature(function).parameters.items()}
     given = {name: value for name, value in vars(record()).items() if name != "bits"}
     assert given == {name: defaults[name] for name in given}
 
 
 def test_one_file_has_the_cuts_of_the_recipe(run, place, tmp_path):
-    commands.export(run, "onnx", all_widths=True, out=tmp_path / "all.onnx")
+    commands.cascade(run, (0.25, 1.0), Cascading(goal="macs=0.8x", samples=2))
+    said = commands.export(run, "onnx", all_widths=True, out=tmp_path / "all.onnx")
+    assert "averages 2 draws" in said, "why its cascade is not in the file"
+    assert "--samples 0" in said
     opened, loaded = nl.open_run(run), nl.data.load(str(place / "classes.npz"))
     x, _ = next(iter(loaded.batches("test", 500)))
     for cut in opened.recipe.cuts:
         answers = nl.runtime.open(tmp_path / "all.onnx", cut=cut).predict(loaded.test.inputs.numpy())
-        expected = nl.predict(opened.nested, x, cut=cut, samples=0)
-        assert np.allclose(answers.probs, expected.probs, atol=1e-5), "no temperature, since each cut has its own"
+        fitted = nl.calibrate(opened.nested, loaded.batches("validation", 500), cut=cut, samples=0)
+        expected = nl.predict(opened.nested, x, cut=cut, samples=0, calibration=fitted)
+        assert np.allclose(answers.probs, expected.probs, atol=1e-5)
+        assert fitted.temperature != 1
+        assert answers.about["thresholds"]["0.9"] == fitted.thresholds[0.9]
     with pytest.raises(ArgumentError, match="left out with all_widths"):
         commands.export(run, "onnx", all_widths=True, cut=0.5)
+
+
+def test_a_file_of_several_widths_has_the_cascade_of_the_run(run, place, tmp_path):
+    """That of the mean weights, which answers as in torch."""
+    commands.cascade(run, (0.25, 1.0), Cascading(goal="macs=0.8x", samples=0))
+    said = commands.export(run, "onnx", all_widths=True, out=tmp_path / "all.onnx")
+    assert "open_cascade" in said
+    loaded = nl.data.load(str(place / "classes.npz"))
+    x, _ = next(iter(loaded.batches("test", 500)))
+    fitted = nl.Cascade.load(run, nl.open_run(run).nested).predict(x)
+    found = nl.runtime.open_cascade(tmp_path / "all.onnx").predict(loaded.test.inputs.numpy())
+    assert found.stages.tolist() == fitted.stages.tolist()
+    assert np.allclose(found.probs, fitted.probs, atol=1e-5)
+    table = nl.runtime.open(tmp_path / "all.onnx").about["widths"]["table"]
+    assert {row["name"] for row in table} == {"0.25", "0.5", "1"}, "those of the recipe and of the cascade"
+
+
+def test_a_repository_for_triton_has_a_model_of_each_width(run, tmp_path):
+    """Those of the recipe and of the run's cascade, calibrated as single files are."""
+    commands.cascade(run, (0.5, 1.0), Cascading(goal="latency_ms=1x", samples=0), measured_in="onnxruntime")
+    fitted = nl.Cascade.load(run, nl.open_run(run).nested)
+    assert all(stage.ms > 0 for stage in fitted.stages)
+    assert fitted.goal == "latency_ms=1x"
+    said = commands.export(run, "triton", out=tmp_path / "models")
+    names = ["run_0_5", "run_1", "run_cascade"]
+    assert ", ".join(names) in said
+    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == names
+    about = nl.runtime.open(tmp_path / "models/run_0_5/1/model.onnx").about
+    assert about["calibrated_on"]["samples"] == 0
+    with pytest.raises(ArgumentError, match="left out for Triton"):
+        commands.export(run, "triton", all_widths=True)
+    with pytest.raises(RunError, match="is there already"):
+        commands.export(run, "triton", cut=0.5, out=tmp_path / "models")
 
 
 def test_a_file_in_8_bits_is_written_beside_the_one_in_float(run, tmp_path):

@@ -29,6 +29,7 @@ NEEDS = {
     "hugging_face": "transformers",
     "own_images": "onnxruntime",
     "prune_to_half_latency": "torch",
+    "ray_serve": "ray",
     "regression": "sklearn",
 }
 IN_TWO = {

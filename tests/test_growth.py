@@ -126,7 +126,7 @@ class Softplus(WeightPosterior):
     def std(self):
         return F.softplus(self.rho)
 
-    def spread(self):
+    def noise_scale(self):
         return self.std()
 
     def perturbed(self, noise):

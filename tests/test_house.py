@@ -17,6 +17,7 @@ FLOORS = [
     {"cli"},
     {"commands", "demo"},
     {"report"},
+    {"service"},
     {"delivery"},
     {"cascade"},
     {"search", "pruning"},
@@ -127,6 +128,16 @@ def test_module_opens_with_one_sentence(path):
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
 def test_no_room_without_a_name(path):
     assert path.stem not in {"utils", "helpers", "misc", "common", "base"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_files_and_functions_are_short(path):
+    """A file has at most 400 lines, and a function 50 beside its signature and docstring."""
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    bodies = [(node.name, node.body[1:] if ast.get_docstring(node) else node.body) for node in functions]
+    assert [name for name, body in bodies if body and body[-1].end_lineno - body[0].lineno >= 50] == []
 
 
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"

@@ -188,9 +188,8 @@ def table(path: Path) -> None:
         seeds = {row["seed"] for row in rows}
         cells = [_cell([row["rows"][str(width)] for row in rows if str(width) in row["rows"]]) for width in WIDTHS]
         whole = [row for row in rows if row["width"] is None]
-        holes = max((_hole(row) for row in whole), default=None)
         seconds = sum(row["seconds"] for row in rows) / len(seeds)
-        gap = "-" if holes is None else f"{holes:.1f}"
+        gap = _holes(whole) if whole else "-"
         about = f"{network}, {budget} epochs, {precision}"
         print(f"| {about} | {method} ({len(seeds)}) | {' | '.join(cells)} | {gap} | {seconds:.0f} |")
 
@@ -208,22 +207,27 @@ def _cell(found: Sequence[dict[str, float]]) -> str:
     )
 
 
-def _hole(row: dict[str, Any]) -> float:
-    """How far, at the worst of the widths between, accuracy is below the line between its neighbours of the table.
+def _holes(whole: Sequence[dict[str, Any]]) -> str:
+    """How far accuracy is below the line between its neighbours of the table, at the worst width between them.
 
+    Three figures: at a uniform width, of the mean over seeds and of any seed; and at a searched cut of any seed.
     Uniform widths lie on the axis of widths, searched ones on that of multiply-adds.
     """
-    known = row["rows"]
-    anchors = [(width, known[str(width)]) for width in WIDTHS]
-    gaps = []
-    for width in BETWEEN:
-        (low, left), (high, right) = _around([(own, cell) for own, cell in anchors], width)
-        gaps.append(_below(width, low, high, left, right, known[str(width)]))
-    for found in row.get("searched", ()):
-        by_cost = [(cell["macs"], cell) for _, cell in anchors]
-        (low, left), (high, right) = _around(by_cost, min(found["macs"], by_cost[-1][0]))
-        gaps.append(_below(found["macs"], low, high, left, right, found))
-    return max(gaps)
+    seeds = [[_uniform_gap(row["rows"], width) for width in BETWEEN] for row in whole]
+    mean = max(statistics.mean(gaps) for gaps in zip(*seeds, strict=True))
+    searched = max((_searched_gap(row["rows"], cell) for row in whole for cell in row["searched"]), default=0.0)
+    return f"{mean:.1f} / {max(map(max, seeds)):.1f} / {searched:.1f}"
+
+
+def _uniform_gap(known: dict[str, Any], width: float) -> float:
+    (low, left), (high, right) = _around([(own, known[str(own)]) for own in WIDTHS], width)
+    return _below(width, low, high, left, right, known[str(width)])
+
+
+def _searched_gap(known: dict[str, Any], cell: dict[str, float]) -> float:
+    by_cost = [(known[str(width)]["macs"], known[str(width)]) for width in WIDTHS]
+    (low, left), (high, right) = _around(by_cost, min(cell["macs"], by_cost[-1][0]))
+    return _below(cell["macs"], low, high, left, right, cell)
 
 
 def _around(places: Sequence[tuple[float, dict[str, float]]], place: float) -> tuple[Any, Any]:

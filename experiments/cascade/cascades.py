@@ -12,11 +12,18 @@ NESTLING_DATA=folder PYTHONPATH=experiments/bn3 python experiments/cascade/casca
 NESTLING_DATA=folder PYTHONPATH=experiments/bn3 python experiments/cascade/cascades.py resample runs/resnet20 \
     --network resnet20 --weights resnet20.safetensors
 
+NESTLING_DATA=folder PYTHONPATH=experiments/bn3 python experiments/cascade/cascades.py train vgg11 --posterior ivon \
+    --epochs 17 --precision bfloat16 --out runs/vgg11
+NESTLING_DATA=folder python experiments/cascade/cascades.py outputs runs/vgg11 --samples 6 --out vgg11.safetensors
+python experiments/cascade/cascades.py resplit vgg11.safetensors --cuts 0.5 1.0 --fit-on test_halves --splits 100 \
+    --goals early_errors=0.05 --out resplit.jsonl
+
 ``run`` takes any run of a classifier that ``nl.train`` or ``nestling train`` wrote; ``--network`` nests it anew where
 its folder does not say how it is built. Thresholds are fitted on the validation data and scored on the test data. With
 ``--fit-on test_halves`` they are fitted on one half of the test data and scored on the other, and the other way round:
 for a network that was pretrained on all training data, also on those that validate here. Milliseconds are of CPU time,
-of whole cascades and of the widest cut alone, in turns over the same images.
+of whole cascades and of the widest cut alone, in turns over the same images. ``outputs`` runs every cut once over all
+images and keeps what it says; ``resplit`` fits and scores cascades on these outputs, over as many splits as are asked.
 """
 
 import argparse
@@ -24,20 +31,23 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import nestling as nl
-from nestling.cascade import Cascade, Loss
+from nestling.cascade import Cascade, EarlyErrors, Goal, Loss, read_goal
+from nestling.cascade.choosing import chosen
 from nestling.cascade.outcomes import Outcomes, routed
 from nestling.cascade.stages import judged, outcomes_by_score, outputs_at, predicted
 from nestling.data import Batches, Data
+from nestling.errors import RangeError
 from nestling.prediction import Categorical, fit_temperature
 from nestling.reading import make_cut
 from nestling.training import make_feed
@@ -63,9 +73,19 @@ def resnet20(asked: argparse.Namespace) -> tuple[nl.Nested, Data, dict[str, Any]
     return nested, data, {"teacher": pretrained(asked.weights)}
 
 
+def vgg11(asked: argparse.Namespace) -> tuple[nl.Nested, Data, dict[str, Any]]:
+    """The VGG11 of experiments/bn3/widths.py with a quarter of the channels, trained from scratch, nested as there."""
+    from widths import module_of, nested_of  # in experiments/bn3, which PYTHONPATH names
+
+    order = {} if asked.order is None else {"order": asked.order}
+    nested = nested_of(module_of("vgg11", asked.seed), weights=asked.posterior, **order)
+    return nested, nl.data.load("cifar10", seed=asked.seed), {}
+
+
 NETWORKS: dict[str, Callable[[argparse.Namespace], tuple[nl.Nested, Data, dict[str, Any]]]] = {
     "mnist": mnist,
     "resnet20": resnet20,
+    "vgg11": vgg11,
 }
 
 
@@ -99,6 +119,93 @@ def opened(asked: argparse.Namespace) -> tuple[nl.Run, Data]:
         if found.calibration(cut) is None and found.nested.statistics:
             nl.recalibrate(found.nested, make_feed(data, found.recipe).recalibration, cut)
     return found, data
+
+
+def outputs(asked: argparse.Namespace) -> None:
+    """Write what every cut says of every validation and test image: the outputs (S, N, C), and the labels (N,)."""
+    if asked.state is None:
+        found, data = opened(asked)
+        nested = found.nested
+    else:
+        nested, data, _ = NETWORKS[asked.network](asked)
+        nested.load_state_dict(load_file(asked.state))
+        recalibration = make_feed(data, nl.Recipe(seed=asked.seed)).recalibration
+        for cut in asked.cuts:
+            nl.recalibrate(nested, recalibration, cut)
+    options: dict[str, Any] = {"samples": asked.samples, "likelihood": Categorical(), "seed": 0, "by": "draws"}
+    tensors: dict[str, Tensor] = {}
+    for split in ("validation", "test"):
+        for cut in asked.cuts:
+            answers, labels = outputs_at(nested, make_cut(nested.groups, cut), data.batches(split, 500), **options)
+            tensors |= {f"{split} {cut:g}": answers.float(), f"{split} labels": labels}
+            print(f"{split} {cut:g}", flush=True)
+    macs = {f"{cut:g}": str(nl.cost(nested, cut).macs) for cut in asked.cuts}
+    save_file(tensors, asked.out, metadata=macs)
+
+
+Answers = dict[str, tuple[Tensor, Tensor]]
+"""What each cut says of some examples, and their labels, the narrowest cut first."""
+
+
+def resplit(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """For each goal what cascades come to whose thresholds are fitted on some of the kept outputs, on the others."""
+    with safe_open(asked.outputs, "pt") as file:
+        macs = [int(file.metadata()[f"{cut:g}"]) for cut in asked.cuts]
+    for goal in asked.goals:
+        wanted = read_goal(goal)
+        rows, refused = list[dict[str, float]](), 0
+        for fitting, testing in partitions(asked, asked.fit_on):
+            try:
+                rows.append(_fitted_and_scored(wanted, macs, asked.score, fitting, testing))
+            except RangeError:  # the bound can't be proven on these examples, so nothing is claimed
+                refused += 1
+        about = {"outputs": asked.outputs.stem, "cuts": asked.cuts, "goal": goal, "fit_on": asked.fit_on}
+        found = {f"mean {name}": statistics.mean(row[name] for row in rows) for name in rows[0]}
+        found |= {"splits": len(rows), "refused": refused, "worst loss": max(row["loss"] for row in rows)}
+        if isinstance(wanted, EarlyErrors):
+            found["under the bound"] = sum(row["early_errors"] <= wanted.most for row in rows)
+        if isinstance(wanted, Loss):
+            found["within the loss"] = sum(row["loss"] <= wanted.most for row in rows)
+        yield about | found
+
+
+def partitions(asked: argparse.Namespace, fit_on: str) -> Iterator[tuple[Answers, Answers]]:
+    """Outputs to fit on, and to score on: of validation and test images, or of halves of the test images at random."""
+    kept = load_file(asked.outputs)
+
+    def of(split: str, rows: Tensor | slice = slice(None)) -> Answers:
+        labels = kept[f"{split} labels"][rows]
+        return {f"{cut:g}": (kept[f"{split} {cut:g}"].double()[:, rows], labels) for cut in asked.cuts}
+
+    if fit_on == "validation":
+        yield of("validation"), of("test")
+        return
+    for seed in range(asked.splits):
+        order = torch.randperm(len(kept["test labels"]), generator=torch.Generator().manual_seed(seed))
+        first, second = order.chunk(2)
+        yield of("test", first), of("test", second)
+
+
+def _fitted_and_scored(
+    goal: Goal, macs: Sequence[int], score: str, fitting: Answers, testing: Answers
+) -> dict[str, float]:
+    choice = chosen(reversed(fitting.values()), macs, goal, likelihood=Categorical(), score=score)
+    pairs = zip(testing.values(), choice.temperatures, strict=True)
+    predictions = [predicted(Categorical(), outputs, temperature) for (outputs, _), temperature in pairs]
+    labels = next(iter(testing.values()))[1]
+    judgements = [judged(own, labels, predictions[-1]) for own in predictions]
+    outcomes = outcomes_by_score(judgements, macs)[choice.score]
+    end = routed(outcomes, choice.thresholds)
+    early = end.stages < len(macs) - 1
+    scores = torch.stack([own.nonconformity for own in judgements]).gather(0, torch.from_numpy(end.stages)[None])[0]
+    return {
+        "accuracy": end.accuracy,
+        "loss": float(outcomes.correct[-1].mean()) - end.accuracy,
+        "macs_share": end.mean_cost / macs[-1],
+        "early": float(early.mean()),
+        "early_errors": float((early & ~end.correct).sum() / max(1, early.sum())),
+        "coverage of 90 % sets": float((scores <= choice.set_thresholds[0.9]).double().mean()),
+    }
 
 
 def parts(data: Data, fit_on: str) -> list[tuple[Batches, Batches]]:
@@ -174,10 +281,10 @@ def resample(asked: argparse.Namespace) -> dict[str, Any]:
         judgements = [judged(own, labels, predictions[-1]) for own in predictions]
         outcomes = outcomes_by_score(judgements, macs)["max_probability"]
         fitting, testing = (outcomes.of(half.numpy()) for half in halves)
-        counted = Outcomes.counted(fitting.scores, fitting.correct, fitting.macs)
+        counted = Outcomes.counted(fitting.scores, fitting.correct, fitting.costs)
         for name, given in (("expected", fitting), ("counted", counted)):
             end = routed(testing, goal.fit(given, given).thresholds)
-            figures[name].append((float(testing.correct[-1].mean()) - end.accuracy, end.mean_macs / macs[-1]))
+            figures[name].append((float(testing.correct[-1].mean()) - end.accuracy, end.mean_cost / macs[-1]))
     return {"run": asked.folder.name, "cuts": asked.cuts, "loss": asked.loss, "splits": asked.splits} | {
         name: {
             "loss": statistics.mean(loss for loss, _ in own),
@@ -225,32 +332,46 @@ def main() -> None:
     again.add_argument("--network", choices=NETWORKS)
     again.add_argument("--loss", type=float, default=0.002)
     again.add_argument("--splits", type=int, default=20)
-    for command in (training, running, again):
+    keeping = commands.add_parser("outputs")
+    keeping.add_argument("--network", choices=NETWORKS)
+    keeping.add_argument("--state", type=Path, help="the tensors of a trained nested network, in place of a run")
+    keeping.add_argument("--out", type=Path, required=True)
+    splitting = commands.add_parser("resplit")
+    splitting.add_argument("outputs", type=Path)
+    splitting.add_argument("--cuts", type=float, nargs="+", default=[0.25, 0.5, 1.0])
+    splitting.add_argument("--splits", type=int, default=20)
+    for command in (training, running, again, keeping):
         command.add_argument("--weights", type=Path, help="the pretrained weights of the ResNet-20")
         command.add_argument("--posterior", choices=("ivon", "gaussian"), help="of the weights; plain if left out")
+        command.add_argument("--order", choices=("uniform",), help="of the VGG11's blocks; the default if left out")
         command.add_argument("--seed", type=int, default=0)
     training.add_argument("--epochs", type=int, default=3)
     training.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     training.add_argument("--out", type=Path, required=True)
-    for command in (running, again):
-        command.add_argument("folder", type=Path)
+    for command in (running, again, keeping):
+        command.add_argument("folder", type=Path, nargs="?" if command is keeping else None)
         command.add_argument("--cuts", type=float, nargs="+", default=[0.25, 0.5, 1.0])
         command.add_argument("--samples", type=int, default=0)
-    running.add_argument("--goals", nargs="+", default=["loss=0.002", "macs=0.5x", "early_errors=0.02"])
-    running.add_argument("--score", default="auto")
-    running.add_argument("--fit-on", choices=("validation", "test_halves"), default="validation")
-    running.add_argument("--out", type=Path, required=True)
+    for command in (running, splitting):
+        command.add_argument("--goals", nargs="+", default=["loss=0.002", "macs=0.5x", "early_errors=0.02"])
+        command.add_argument("--score", default="auto")
+        command.add_argument("--fit-on", choices=("validation", "test_halves"), default="validation")
+        command.add_argument("--out", type=Path, required=True)
     commands.add_parser("table").add_argument("path", type=Path)
     asked = parser.parse_args()
+    if asked.command == "outputs" and (asked.folder is None) == (asked.state is None):
+        keeping.error("give the folder of a run, or --state with --network")
     torch.set_num_threads(1)
     if asked.command == "train":
         train(asked)
     elif asked.command == "table":
         table(asked.path)
+    elif asked.command == "outputs":
+        outputs(asked)
     elif asked.command == "resample":
         print(json.dumps(resample(asked)))
     else:
-        for row in run(asked):
+        for row in resplit(asked) if asked.command == "resplit" else run(asked):
             with asked.out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(json.dumps(row), flush=True)

@@ -3,14 +3,16 @@
 import os
 import sys
 from collections.abc import Callable
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ParamSpec
 
 import tyro
 from tyro.conf import Positional, arg
 
 from nestling import commands
-from nestling.cascade import Cascading
+from nestling.cascade import Cascading, MeasuredIn
 from nestling.commands import MODELS, Device
 from nestling.data import AugmentChoice
 from nestling.delivery import Destination, Layout, UncertaintyName
@@ -20,22 +22,37 @@ from nestling.network import Nesting
 from nestling.prediction import LikelihoodName
 from nestling.pruning import PRUNING, Pruning
 from nestling.search import CostName, Searching
+from nestling.service import Serving
 from nestling.training import Recipe, Stopped
 from nestling.version import __version__
 
 RunPath = Annotated[Positional[Path], arg(metavar="RUN", help="Folder that `nestling train` wrote.")]
 Resize = Annotated[tuple[int, ...], arg(help="Height and width for the images of a folder, or one number for both.")]
 AugmentArg = Annotated[
-    AugmentChoice,
-    arg(help="How training images are changed at random; auto suits a named set, none for yours."),
+    AugmentChoice, arg(help="How training images are changed at random; auto suits a named set, none for yours.")
 ]
 Trust = Annotated[
     bool, arg(help="Let the run name code to run (module:function) and data to read; your runs may always read theirs.")
 ]
 Model = Annotated[str, arg(help=f"One of {', '.join(MODELS)}, or module:function of your own.")]
 
+P = ParamSpec("P")
 BROKEN_PIPE = 141
 """The exit status that a shell gives for a command whose output pipe was closed."""
+
+
+def _runs(command: Callable[P, None]) -> Callable[P, None]:
+    """The command that prints what the function of its name in ``commands`` makes of the same arguments."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        given = signature(command).bind(*args, **kwargs)
+        given.apply_defaults()
+        text = getattr(commands, command.__name__)(*given.args, **given.kwargs)
+        if not launched_rank():  # of several processes only the first prints
+            print(text)
+
+    return run
 
 
 def demo(*, out: Path = Path("runs/demo"), seed: int = 0) -> None:
@@ -52,6 +69,7 @@ def demo(*, out: Path = Path("runs/demo"), seed: int = 0) -> None:
     print(show(out, seed=seed))
 
 
+@_runs
 def train(
     data: Annotated[Positional[str], arg(metavar="DATA", help="Name or path of a data set: see `nestling data`.")],
     *,
@@ -85,24 +103,9 @@ def train(
             learned and the same for all inputs; with heteroscedastic_gaussian the network says the noise of each.
         device: auto takes a GPU where there is one.
     """
-    _show(
-        commands.train(
-            data,
-            model,
-            out,
-            nesting,
-            recipe,
-            model_options=model_options,
-            hold_out=hold_out,
-            augment=augment,
-            resize=resize,
-            pretrained=pretrained,
-            likelihood=likelihood,
-            device=device,
-        )
-    )
 
 
+@_runs
 def evaluate(
     run: RunPath,
     *,
@@ -125,9 +128,9 @@ def evaluate(
         samples: Weight samples to average over; 0 for the mean weights.
         device: auto takes a GPU where there is one.
     """
-    _show(commands.evaluate(run, cuts, ood=ood, limit=limit, samples=samples, trust=trust, device=device))
 
 
+@_runs
 def search(
     run: RunPath,
     *,
@@ -144,9 +147,9 @@ def search(
         cost: The cost that should be small.
         device: auto takes a GPU where there is one.
     """
-    _show(commands.search(run, cost, options, trust=trust, device=device))
 
 
+@_runs
 def extract(
     run: RunPath,
     *,
@@ -169,9 +172,9 @@ def extract(
             files of your own.
         out: Folder for the network; by default a folder inside the run's, named by the number of parameters.
     """
-    print(commands.extract(run, cut=cut, under=under, all_bits=all_bits, program=program, out=out, trust=trust))
 
 
+@_runs
 def export(
     run: RunPath,
     *,
@@ -193,38 +196,28 @@ def export(
     Example: nestling export runs/mnist --to onnx --cut 0.5 --out mnist.onnx
 
     Args:
-        to: The format; hub is a folder for the Hugging Face hub, with every width and a model card.
+        to: The format; hub is a folder for the Hugging Face hub, with every width and a model card. triton is a model
+            repository for Triton and KServe: a model per cut of the recipe, and the run's cascade if it was fitted with
+            --samples 0.
         cut: Fraction of every group to keep.
         under: Budgets for a run that was searched: params, macs, bytes or latency_ms, each as name=value.
-        uncertainty: What the file says of its own uncertainty: draws takes noise as an input, moments needs one pass.
-        all_widths: Write every cut of the recipe into one ONNX file, whose width is chosen when it is opened.
+        uncertainty: How the file finds its own uncertainty: draws takes noise as an input, moments needs one pass.
+        all_widths: Write every cut of the recipe into one ONNX file, whose width is chosen when it is opened, with the
+            run's cascade, if one was fitted with --samples 0.
         int8: Write a file that computes in 8 bits too, and say how far its answers are from those in float.
         layout: The channels of images first, or last as in image files.
         floats: Take numbers from 0 to 1 in place of bytes.
         out: The file; by default one in the run's folder, named by the number of parameters.
     """
-    print(
-        commands.export(
-            run,
-            to,
-            cut=cut,
-            under=under,
-            uncertainty=uncertainty,
-            all_widths=all_widths,
-            int8=int8,
-            layout=layout,
-            floats=floats,
-            out=out,
-            trust=trust,
-        )
-    )
 
 
+@_runs
 def cascade(
     run: RunPath,
     *,
     cuts: tuple[float, ...] = (0.25, 0.5, 1.0),
     options: Annotated[Cascading, arg(name="")] = Cascading(),  # noqa: B008 (frozen)
+    measured_in: MeasuredIn = "torch",
     device: Device = "auto",
     trust: Trust = False,
 ) -> None:
@@ -234,11 +227,13 @@ def cascade(
 
     Args:
         cuts: Fractions to cut to, one per stage; a stage that does not help is left out.
+        measured_in: Where the milliseconds of the cuts are measured, for one input. With onnxruntime, in an exported
+            file, the goal counts milliseconds in place of multiply-adds.
         device: auto takes a GPU where there is one.
     """
-    print(commands.cascade(run, cuts, options, trust=trust, device=device))
 
 
+@_runs
 def prune(
     data: Annotated[Positional[str], arg(metavar="DATA", help="Name or path of a data set: see `nestling data`.")],
     *,
@@ -270,25 +265,9 @@ def prune(
             files of your own.
         device: auto takes a GPU where there is one.
     """
-    print(
-        commands.prune(
-            data,
-            model,
-            out,
-            options,
-            recipe,
-            pretrain_epochs=pretrain_epochs,
-            pretrained=pretrained,
-            model_options=model_options,
-            augment=augment,
-            resize=resize,
-            likelihood=likelihood,
-            program=program,
-            device=device,
-        )
-    )
 
 
+@_runs
 def predict(
     run: RunPath,
     inputs: Annotated[Positional[Path], arg(metavar="INPUTS", help="Image, folder of images, .npy or .npz file.")],
@@ -312,9 +291,9 @@ def predict(
         resize: Resize images to the network's input size, as is done for a network trained with --resize.
         out: Write the answers to this .csv file too.
     """
-    print(commands.predict(run, inputs, cut, samples, coverage, resize=resize, out=out, trust=trust))
 
 
+@_runs
 def report(
     folders: Annotated[
         Positional[tuple[Path, ...]],
@@ -339,22 +318,50 @@ def report(
         samples: Weight samples to average over; 0 for the mean weights.
         device: auto takes a GPU where there is one.
     """
-    print(commands.report(folders, out=out, ood=ood, limit=limit, samples=samples, trust=trust, device=device))
 
 
+@_runs
+def serve(
+    source: Annotated[
+        Positional[Path], arg(metavar="RUN", help="Folder of a run, or a file that `nestling export` wrote.")
+    ],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    name: str | None = None,
+    token_file: Path | None = None,
+    options: Annotated[Serving, arg(name="")] = Serving(),  # noqa: B008 (frozen)
+    trust: Trust = False,
+) -> None:
+    """Serve a network over HTTP: under load it gets narrower to answer in time, and wider again afterwards.
+
+    It speaks the Open Inference Protocol, takes images at /predict, and has a page to try it. SIGTERM finishes what
+    was taken.
+
+    Example: nestling serve runs/mnist --target-ms 50
+
+    Args:
+        host: The address to listen on; by default only this machine reaches the service.
+        port: The port to listen on; 0 takes a free one.
+        name: The name of the model in the protocol; by default that of the folder or file.
+        token_file: File with a word that callers must send as `Authorization: Bearer WORD`.
+    """
+
+
+@_runs
 def data() -> None:
     """List the data sets: which are present, and how to get the others.
 
     Example: NESTLING_DATA=~/data nestling data
     """
-    print(commands.data())
 
 
 def main() -> None:
     """Run the given command; on bad input print one line and exit with 2."""
     sys.path.append(os.getcwd())  # for the user's module:function; last, so that nothing there hides a library
     functions: dict[str, Callable[..., None]] = {
-        f.__name__: f for f in (demo, train, evaluate, search, extract, cascade, export, prune, predict, report, data)
+        f.__name__: f
+        for f in (demo, train, evaluate, search, extract, cascade, export, prune, predict, report, serve, data)
     }
     about = f"nestling {__version__}: one training run, every size."
     if sys.argv[1:] == ["--version"]:
@@ -380,12 +387,6 @@ def main() -> None:
     except KeyboardInterrupt:
         _say("stopped.", only_first=True)
         sys.exit(130)
-
-
-def _show(text: str) -> None:
-    """Print the text of a command, only in the first process."""
-    if not launched_rank():
-        print(text)
 
 
 def _say(message: object, *, only_first: bool = False) -> None:

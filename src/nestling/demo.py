@@ -96,9 +96,10 @@ def _write_page(run: Run, digits: Data, others: Sequence[Figures], costs: Sequen
     assert run.folder is not None
     beside = [
         OtherNetworks(
-            _LABELS[own.method], [(price, scores.to_dict()) for price, scores in zip(costs, own.scores, strict=True)]
+            _LABELS[method.method],
+            [(price, scores.to_dict()) for price, scores in zip(costs, method.scores, strict=True)],
         )
-        for own in others
+        for method in others
     ]
     words = shlex.quote(str(run.folder))
     sample = sample_of(digits, digits.batches("held_out", BATCH, limit=MOST_MEASURED), None, MOST_MEASURED)

@@ -30,7 +30,8 @@ def element(tag: str, /, *content: Content, **attributes: Attribute) -> Html:
     Underscores of attributes become dashes, and one at the end is dropped: ``class_="a"``, ``stroke_width=2``. None and
     False leave an attribute out, True writes its name alone. Numbers keep two decimals.
 
-    Example:
+    Examples:
+        >>> from nestling.markup import element
         >>> element("p", "a < b", class_="note")
         '<p class="note">a &lt; b</p>'
     """

@@ -8,8 +8,23 @@ from nestling.errors import printable
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: int = 0) -> str:
     """A table with a line under its header; a column is numeric if its first cell begins like a number.
 
-    The first ``names`` columns are words, however they begin. What a terminal would act on is written as escapes, since
-    cells may have a stranger's names.
+    What a terminal would act on is written as escapes, since the names in cells may come from somebody else's files.
+
+    Args:
+        header: The names of the columns.
+        rows: One list of texts per row, as long as the header.
+        names: The first so many columns are words, however they begin.
+
+    Returns:
+        Lines of text; words stand to the left, numbers to the right.
+
+    Examples:
+        >>> from nestling.report import text_table
+        >>> print(text_table(["cut", "accuracy"], [["half", "91.5"], ["whole", "93.25"]]))
+        cut    accuracy
+        ---------------
+        half       91.5
+        whole     93.25
     """
     table = [[printable(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]

@@ -134,6 +134,41 @@ def test_latencies_are_averaged_by_what_reaches_a_stage(fitted, monkeypatch):
     assert scores.ms_share == pytest.approx(scores.mean_ms / 4)
 
 
+def test_times_are_what_a_goal_in_milliseconds_counts(nested):
+    """With times in the ratio of the multiply-adds both goals fit the same; with others the cheaper stage changes."""
+    batches, options = batches_of(400, 2), {"samples": 0, "score": "entropy"}
+    by_macs = nl.cascade(nested, CUTS, batches, goal="macs=0.7x", **options)
+    alike = {stage.name: stage.macs / 100 for stage in by_macs.stages}
+    by_ms = nl.cascade(nested, CUTS, batches, goal="latency_ms=0.7x", times=alike, **options)
+    assert by_ms.thresholds == by_macs.thresholds
+    assert [point.ms for point in by_ms.points] == pytest.approx([point.macs / 100 for point in by_macs.points])
+    flat = nl.cascade(nested, CUTS, batches, goal="latency_ms=1.1", times=(1.0, 1.0, 1.01), **options)
+    assert [stage.name for stage in flat.running] == ["1"]  # a stage before it costs more than it saves
+    beside = by_ms.compare(batches)
+    assert beside.chosen.ms <= 0.7 * by_ms.stages[-1].ms + 1e-9
+    assert [point.ms for point in beside.alone] == [stage.ms for stage in by_ms.stages]
+    scores = by_ms.evaluate(batches)
+    assert scores.mean_ms == pytest.approx(beside.chosen.ms)
+    assert by_macs.compare(batches).chosen.ms is None
+
+
+def test_a_loss_is_reached_at_the_least_time_if_times_are_known(nested):
+    batches, options = batches_of(400, 2), {"goal": "loss=0.1", "samples": 0, "score": "entropy"}
+    by_macs = nl.cascade(nested, CUTS, batches, **options)
+    dear_first = nl.cascade(nested, CUTS, batches, times={"0.25": 3.0, "0.5": 0.1, "1": 3.1}, **options)
+    assert dear_first.stages[0].threshold == LEFT_OUT
+    assert by_macs.goal == dear_first.goal
+
+
+def test_times_are_measured_where_a_goal_needs_them(nested, monkeypatch):
+    monkeypatch.setitem(
+        vars(__import__("sys").modules["nestling.cascade.cascade"]), "latencies_ms", lambda *_: [1, 2, 4]
+    )
+    found = nl.cascade(nested, CUTS, batches_of(200, 2), goal="latency_ms=3.5", samples=0)
+    assert [stage.ms for stage in found.stages] == [1, 2, 4]
+    assert found.points[0].ms < found.points[-1].ms
+
+
 def test_a_cascade_without_an_answer_has_no_scores(fitted):
     scores = with_thresholds(fitted, -1.0, -1.0, -1.0).evaluate(batches_of(20, 5))
     assert scores.scores is None
@@ -179,6 +214,39 @@ def test_some_inputs_get_no_answer(nested):
     assert "don't know" in repr(found)
 
 
+def test_sets_are_of_the_answers_of_the_whole_cascade(nested, fitted):
+    """The threshold is a quantile of what the stages at which examples end say of the label, counted by hand."""
+    batches = batches_of(400, 2)
+    parts = [(fitted.predict(x), y) for x, y in batches]
+    assert len(set(torch.cat([p.stages for p, _ in parts]).tolist())) > 1
+    scores = torch.cat([1 - p.probs[torch.arange(len(y)), y] for p, y in parts]).sort().values
+    assert fitted.set_thresholds == pytest.approx({0.9: float(scores[360])}, abs=1e-6)  # the 361st of 400
+    again = fitted.calibrated(batches, coverage=(0.5, 0.9))
+    assert again.set_thresholds == pytest.approx({0.5: float(scores[200]), 0.9: float(scores[360])}, abs=1e-6)
+    other = batches_of(300, 8)
+    sets = again.evaluate(other).sets
+    inside = torch.cat([again.predict(x).sets(0.5) for x, _ in other])
+    labels = torch.cat([y for _, y in other])
+    assert sets[0.5].coverage == pytest.approx(float(inside[torch.arange(300), labels].double().mean()))
+    assert sets[0.5].size == pytest.approx(float(inside.sum(1).double().mean()))
+    assert sets[0.9].coverage > sets[0.5].coverage
+
+
+@pytest.mark.parametrize("goal", ["loss=0.02", "macs=0.5x", "early_errors=0.5"])
+def test_sets_have_their_coverage_on_other_examples(nested, goal):
+    """Over resampled splits, up to three standard errors of the mean; the sets are not all classes either."""
+    x, y = (torch.cat(own) for own in zip(*batches_of(1200, 9), strict=True))
+    found = []
+    for seed in range(12):
+        order = torch.randperm(1200, generator=torch.Generator().manual_seed(seed))
+        own, other = [[(x[rows], y[rows])] for rows in (order[:300], order[300:])]
+        options = {"goal": goal, "samples": 0, "score": "entropy", "coverage": 0.8}
+        found.append(nl.cascade(nested, (0.25, 1.0), own, **options).evaluate(other).sets[0.8])
+    coverages = np.array([sets.coverage for sets in found])
+    assert coverages.mean() >= 0.8 - 3 * coverages.std() / np.sqrt(len(coverages))
+    assert np.mean([sets.size for sets in found]) < 2.5
+
+
 def test_threads_share_a_cascade(fitted):
     batches = batches_of(320, 6, size=20)
     unsure = with_thresholds(fitted, 0.3, 0.3, ANSWERS_ALL)
@@ -196,6 +264,7 @@ def test_what_is_saved_is_read_back(fitted, tmp_path):
     assert found.to_dict() == unsure.to_dict()
     assert found.thresholds == (0.4, LEFT_OUT, 0.9)
     assert found.points == fitted.points
+    assert found.set_thresholds == fitted.set_thresholds
     x = batches_of(30, 7)[0][0]
     assert torch.equal(found.predict(x).log_probs, unsure.predict(x).log_probs)
 
@@ -217,6 +286,8 @@ DAMAGES = {
     "samples": lambda saved: saved.update(samples=-1),
     "a list": lambda saved: saved.update(guarantee=[1]),
     "too few thresholds": lambda saved: saved["points"][0].update(thresholds=[]),
+    "negative time": lambda saved: saved["stages"][0].update(ms=-1.0),
+    "coverage of 2": lambda saved: saved.update(set_thresholds={"2": 0.5}),
     "missing": lambda saved: saved.pop("goal"),
 }
 
@@ -253,6 +324,10 @@ BAD = {
     "means that disagree": ({"score": "mutual_information", "samples": 0}, "draws no weights"),
     "nothing so cheap": ({"goal": "macs=1"}, "smallest"),
     "too few to prove": ({"goal": "early_errors=0.001"}, "examples can prove"),
+    "two times for three": ({"times": (1.0,), "goal": "latency_ms=1"}, "one per cut"),
+    "times of other cuts": ({"times": {"0.5": 1.0}}, "the milliseconds of 1 too"),
+    "no time": ({"times": (0.0, 1.0)}, "times"),
+    "a coverage of 1": ({"coverage": 1.0}, "coverage"),
     "pixels": ({"batches": [(torch.zeros(2, 6), torch.zeros(2, 3, dtype=torch.int64))]}, "target"),
 }
 

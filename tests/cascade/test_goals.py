@@ -7,7 +7,8 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from nestling.cascade import EarlyErrors, Loss, MeanMacs
+from nestling.budgets import Limit
+from nestling.cascade import EarlyErrors, Loss, MeanCost
 from nestling.cascade.goals import read_goal
 from nestling.cascade.grid import between, grid_of, spread_candidates
 from nestling.cascade.guarantee import num_proven, p_values
@@ -45,8 +46,8 @@ def test_the_cheapest_that_is_accurate_enough(most):
     found = routed(outcomes, Loss(most).fit(outcomes, outcomes).thresholds)
     fitting = [own for _, own in every_choice(outcomes) if highest_loss(outcomes, own) <= most + 1e-9]
     assert highest_loss(outcomes, found) <= most + 1e-9
-    assert found.mean_macs == pytest.approx(min(own.mean_macs for own in fitting))
-    assert found.accuracy == max(own.accuracy for own in fitting if own.mean_macs <= found.mean_macs + 1e-9)
+    assert found.mean_cost == pytest.approx(min(own.mean_cost for own in fitting))
+    assert found.accuracy == max(own.accuracy for own in fitting if own.mean_cost <= found.mean_cost + 1e-9)
 
 
 def test_a_loss_is_what_the_last_stage_expects():
@@ -55,7 +56,7 @@ def test_a_loss_is_what_the_last_stage_expects():
     expected = np.array([[0.99, 0.99, 0.5, 0.1], [0.99, 0.99, 0.6, 0.9]])
     outcomes = Outcomes(scores, correct, np.array([1.0, 4.0]), expected)
     assert Loss(0.0).fit(outcomes, outcomes).thresholds[0] == pytest.approx(0.25)
-    counted = Outcomes.counted(scores, correct, outcomes.macs)
+    counted = Outcomes.counted(scores, correct, outcomes.costs)
     assert Loss(0.0).fit(counted, counted).thresholds[0] > 0.4
 
 
@@ -65,8 +66,8 @@ def test_the_most_accurate_that_is_cheap_enough(most):
     goal = read_goal(f"macs={most}")
     limit = goal.limit.most(4.0)
     found = routed(outcomes, goal.fit(outcomes, outcomes).thresholds)
-    assert found.mean_macs <= limit + 1e-9
-    assert found.accuracy == max(own.accuracy for _, own in every_choice(outcomes) if own.mean_macs <= limit + 1e-9)
+    assert found.mean_cost <= limit + 1e-9
+    assert found.accuracy == max(own.accuracy for _, own in every_choice(outcomes) if own.mean_cost <= limit + 1e-9)
 
 
 def test_a_budget_below_the_narrowest_cut_says_what_it_needs():
@@ -84,8 +85,8 @@ def test_stages_are_refined_where_a_grid_is_coarse(monkeypatch):
     monkeypatch.setattr(import_module("nestling.cascade.goals"), "_MOST_ROUNDS", 0)
     coarse = routed(outcomes, Loss(0.1).fit(outcomes, outcomes).thresholds)
     assert all(highest_loss(outcomes, own) <= 0.1 + 1e-9 for own in (fine, refined, coarse))
-    assert fine.mean_macs <= refined.mean_macs * 1.02
-    assert refined.mean_macs < coarse.mean_macs
+    assert fine.mean_cost <= refined.mean_cost * 1.02
+    assert refined.mean_cost < coarse.mean_cost
 
 
 def test_identical_stages_use_one_of_them():
@@ -93,7 +94,7 @@ def test_identical_stages_use_one_of_them():
     outcomes = Outcomes.counted(one.scores.repeat(3, 0), one.correct.repeat(3, 0), np.ones(3))
     for goal in (Loss(0.0), read_goal("macs=1x")):
         found = routed(outcomes, goal.fit(outcomes, outcomes).thresholds)
-        assert found.mean_macs == 1.0
+        assert found.mean_cost == 1.0
         assert found.accuracy == outcomes.correct[0].mean()
 
 
@@ -136,7 +137,7 @@ def chosen_without_a_test(outcomes):
     """The cheapest thresholds whose early answers err as rarely as they should, on the data that chose them."""
     grid = grid_of(outcomes, spread_candidates(outcomes))
     holds = grid.early_errors <= MOST * grid.early
-    return grid.thresholds(int(np.where(holds, grid.macs, np.inf).argmin()))
+    return grid.thresholds(int(np.where(holds, grid.costs, np.inf).argmin()))
 
 
 def test_the_guarantee_holds_in_95_of_100_samples(monkeypatch):
@@ -151,7 +152,7 @@ def test_the_guarantee_holds_in_95_of_100_samples(monkeypatch):
         with suppress(RangeError):  # nothing can be proven from this sample, and nothing is claimed
             fitted = EarlyErrors(MOST, DELTA).fit(sample.of(half), sample.of(half + 800))
             violations += early_error_rate(everyone, fitted.thresholds) > MOST
-            saved.append(1 - routed(everyone, fitted.thresholds).mean_macs / 9.0)
+            saved.append(1 - routed(everyone, fitted.thresholds).mean_cost / 9.0)
     assert violations <= 5
     assert untested > 20
     assert len(saved) > 80
@@ -208,4 +209,5 @@ def test_deltas_that_mean_nothing_are_refused():
 
 
 def test_macs_are_a_goal():
-    assert isinstance(read_goal("macs=4e6"), MeanMacs)
+    assert isinstance(read_goal("macs=4e6"), MeanCost)
+    assert read_goal("latency_ms=4") == MeanCost(Limit(4.0), "latency_ms")

@@ -21,11 +21,11 @@ def drawn(num_stages, num_examples, seed=0):
 def test_every_cell_counts_as_examples_one_by_one(num_stages):
     outcomes = drawn(num_stages, 40)
     grid = grid_of(outcomes, spread_candidates(outcomes))
-    assert grid.macs.size == np.prod([len(np.unique(own)) + 1 for own in outcomes.scores[:-1]])
-    for cell in range(grid.macs.size):
+    assert grid.costs.size == np.prod([len(np.unique(own)) + 1 for own in outcomes.scores[:-1]])
+    for cell in range(grid.costs.size):
         found = routed(outcomes, grid.thresholds(cell))
         early = found.stages < num_stages - 1
-        assert grid.macs.flat[cell] == pytest.approx(found.mean_macs, rel=1e-12)
+        assert grid.costs.flat[cell] == pytest.approx(found.mean_cost, rel=1e-12)
         lost = outcomes.expected[-1] - outcomes.expected[found.stages, np.arange(40)]
         assert grid.lost.flat[cell] == pytest.approx(lost.sum(), abs=1e-8)
         assert grid.lost_squares.flat[cell] == pytest.approx((lost**2).sum(), abs=1e-8)

@@ -8,7 +8,7 @@ from nestling.cascade.outcomes import ANSWERS_ALL, LEFT_OUT, Outcomes, routed, w
 OUTCOMES = Outcomes.counted(
     scores=np.array([[0.1, 0.5, 0.9, 0.5], [0.2, 0.3, 0.8, 0.1], [0.0, 0.1, 0.4, 0.3]]),
     correct=np.array([[1, 0, 0, 1], [1, 1, 0, 0], [0, 1, 1, 0]], dtype=bool),
-    macs=np.array([1.0, 10.0, 100.0]),
+    costs=np.array([1.0, 10.0, 100.0]),
 )
 
 
@@ -17,9 +17,10 @@ def test_an_example_ends_where_its_score_is_small_enough():
     found = routed(OUTCOMES, np.array([0.4, 0.3, ANSWERS_ALL]))
     assert found.stages.tolist() == [0, 1, 2, 1]
     assert found.correct.tolist() == [True, True, True, False]
-    assert found.macs.tolist() == [1, 11, 111, 11]
+    assert found.costs.tolist() == [1, 11, 111, 11]
     assert found.accuracy == 0.75
-    assert found.mean_macs == 134 / 4
+    assert found.mean_cost == 134 / 4
+    assert found.reached.tolist() == [1, 0.75, 0.25]
 
 
 def test_a_score_at_the_threshold_is_sure_enough():
@@ -27,8 +28,8 @@ def test_a_score_at_the_threshold_is_sure_enough():
 
 
 def test_a_stage_that_is_left_out_costs_nothing():
-    assert routed(OUTCOMES, np.array([LEFT_OUT, LEFT_OUT, ANSWERS_ALL])).macs.tolist() == [100] * 4
-    assert routed(OUTCOMES, np.array([LEFT_OUT, 0.3, ANSWERS_ALL])).macs.tolist() == [10, 10, 110, 10]
+    assert routed(OUTCOMES, np.array([LEFT_OUT, LEFT_OUT, ANSWERS_ALL])).costs.tolist() == [100] * 4
+    assert routed(OUTCOMES, np.array([LEFT_OUT, 0.3, ANSWERS_ALL])).costs.tolist() == [10, 10, 110, 10]
 
 
 def test_what_the_last_stage_is_unsure_of_gets_no_answer():
@@ -36,7 +37,7 @@ def test_what_the_last_stage_is_unsure_of_gets_no_answer():
     assert found.answered.tolist() == [True, True, False, True]
     assert found.stages.tolist() == [0, 2, 2, 2]
     assert found.accuracy == 2 / 3
-    assert found.macs.tolist() == [1, 101, 101, 101]
+    assert found.costs.tolist() == [1, 101, 101, 101]
 
 
 def test_an_accuracy_without_an_answer_is_not_a_number():

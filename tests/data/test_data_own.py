@@ -230,9 +230,9 @@ def test_what_is_not_there(source, message):
 
 
 def test_a_file_of_another_kind(tmp_path):
-    (tmp_path / "data.csv").write_text("1,2")
-    with pytest.raises(DataError, match=r"data\.csv is neither"):
-        load(tmp_path / "data.csv")
+    (tmp_path / "data.parquet").write_text("1,2")
+    with pytest.raises(DataError, match=r"data\.parquet is none of these"):
+        load(tmp_path / "data.parquet")
 
 
 @pytest.mark.parametrize("splits", [(), ("train", "dev"), "test"])

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import nestling as nl
 from nestling.delivery import all_widths_model
 from nestling.errors import ArgumentError, NestlingError
+from nestling.reading import make_cut
 from nestling.running import axes_of, kept_of
 
 onnx = pytest.importorskip("onnx")
@@ -265,3 +266,32 @@ def test_parts_of_axes_are_the_slices_that_a_cut_takes():
             found[name] = kept_of(found[name], axis, own, units)
         for name, tensor in nested.tensors_at(cut).items():
             assert torch.equal(found[name], tensor), name
+
+
+def test_each_cut_has_the_temperature_and_the_thresholds_of_its_calibration(tmp_path):
+    nested, x = nested_of(nn.Sequential(nn.Linear(5, 12), nn.ReLU(), nn.Linear(12, 2)), 5), torch.randn(3, 5)
+    nested.likelihood = nl.prediction.Gaussian(std=0.3)
+
+    def fitted(cut, temperature):
+        options = {"num_examples": 10, "likelihood": "gaussian", "samples": 0}
+        return nl.prediction.Calibration(
+            temperature, {0.9: 2 * temperature}, cut=make_cut(nested.groups, cut), **options
+        )
+
+    path = tmp_path / "numbers.onnx"
+    nl.export(nested, path, widths=[0.5, 0.75, 1.0], calibration=[fitted(1.0, 4.0), fitted(0.5, 9.0)])
+    for cut, temperature, threshold in ((0.5, 9.0, 18.0), (0.75, 1.0, None), (1.0, 4.0, 8.0)):
+        called = nl.runtime.open(path).predict(x.numpy(), cut=cut)
+        for found in (nl.runtime.open(path, cut=cut).predict(x.numpy()), called):
+            assert np.allclose(found["std"], 0.3 * temperature**0.5, rtol=1e-5)
+            assert found.about["temperature"] == temperature
+            if threshold is None:
+                with pytest.raises(ArgumentError, match="there is none"):
+                    found.interval(0.9)
+            else:
+                low, high = found.interval(0.9)
+                assert np.allclose(high - low, 2 * threshold * found["std"], rtol=1e-5)
+    with pytest.raises(ArgumentError, match="not in the file"):
+        nl.export(nested, path, widths=[0.5, 1.0], calibration=fitted(0.25, 1.0))
+    with pytest.raises(ArgumentError, match="one calibration for a file of one cut"):
+        nl.export(nested, path, cut=0.5, calibration=[fitted(0.5, 1.0)])

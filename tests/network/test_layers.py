@@ -506,7 +506,7 @@ def test_noisy_overrides_the_mode(sampling):
         layer.train(training)
         for noisy, expected in ((None, training), (True, True), (False, False)):
             layer.noisy = noisy
-            assert layer.draws is expected
+            assert layer.is_drawing is expected
             assert torch.equal(layer(x), exact) is not expected
             assert torch.equal(layer.draw(), plain.weight) is not expected
 

@@ -177,7 +177,7 @@ def test_a_layer_adds_its_own_variance(make):
     with torch.no_grad():
         found = layer.carry(x)
         draws = torch.stack(
-            [layer.apply_weight(x.draws(1), layer.posterior.sample(), layer.bias) for _ in range(20_000)]
+            [layer.apply_weight(x.draw(1), layer.posterior.sample(), layer.bias) for _ in range(20_000)]
         )
         torch.testing.assert_close(found.mean_, layer.apply_weight(x.mean_, layer.posterior.mean, layer.bias))
         assert ((draws.var(0) / found.variance - 1).abs() < 0.12).all()
@@ -283,7 +283,7 @@ def test_dependence_in_a_linear_network_is_exact():
 
 def test_draws_have_noise_in_common():
     mean, variance, together = normal(2, 3), normal(2, 3, seed=1).square(), normal(2, 3, seed=2)
-    drawn = Moments(mean, variance, together=together).draws(20_000).view(20_000, 2, 3)
+    drawn = Moments(mean, variance, together=together).draw(20_000).view(20_000, 2, 3)
     for number in range(2):
         exact = variance[number].diag() + torch.outer(together[number], together[number])
         torch.testing.assert_close(drawn[:, number].T.cov(), exact, rtol=0.03, atol=0.03)
@@ -484,16 +484,16 @@ def test_operators_without_a_rule_are_drawn_and_known_tensors_go_along():
 @pytest.mark.parametrize("shape", [(3, 5), (2, 4, 3, 3)])
 def test_many_draws_have_the_means_and_variances_that_are_asked_for(shape):
     own = moments(*shape)
-    drawn = own.draws(100).unflatten(0, (100, shape[0]))
+    drawn = own.draw(100).unflatten(0, (100, shape[0]))
     assert torch.allclose(drawn.mean(0), own.mean_, atol=1e-6)
     assert torch.allclose(drawn.var(0, unbiased=False), own.variance, rtol=1e-4)
-    few = own.draws(10).unflatten(0, (10, shape[0]))
+    few = own.draw(10).unflatten(0, (10, shape[0]))
     assert torch.allclose(few.mean(0), own.mean_, atol=1e-6)
     assert not torch.allclose(few.var(0), own.variance, rtol=1e-2), "a few would not look like draws"
 
 
 def test_draws_of_rectified_elements_are_never_below_zero():
-    assert F.relu(moments(50, 3)).draws(4).min() == 0
+    assert F.relu(moments(50, 3)).draw(4).min() == 0
 
 
 def test_an_operation_without_a_rule_is_named_and_drawn():

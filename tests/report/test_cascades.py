@@ -1,10 +1,12 @@
 """The lines under the table of a cascade, from figures made by hand."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from nestling.cascade import CascadeScores, Comparison, Guarantee, Point, StageScores
+from nestling.prediction import SetScores
 from nestling.report import cascade_table, draw_cascade
 
 STAGES = (
@@ -15,9 +17,9 @@ LINES = [Point(100.0, 0.8, (0.1, 0.2)), Point(400.0, 0.9, (0.3, 0.4))]
 BESIDE = Comparison(LINES[0], tuple(LINES), (Point(100.0, 0.8), Point(400.0, 0.9)), 0.003, (0.001, 0.005))
 
 
-def scores(accuracy=0.9):
+def scores(accuracy=0.9, **options):
     own = SimpleNamespace(accuracy=accuracy, bounds={"accuracy": (0.88, 0.92)}, nll=0.25, ece=0.01)
-    return CascadeScores(200, own, STAGES, 200.0, (190.0, 210.0), 400)
+    return CascadeScores(200, own, STAGES, 200.0, (190.0, 210.0), 400, **options)
 
 
 def cascade(guarantee=None):
@@ -36,10 +38,26 @@ def test_the_table_says_what_a_cascade_comes_to():
     assert len(lines) == 9
 
 
+def test_sets_are_said_by_their_coverage():
+    text = cascade_table(cascade(), scores(sets={0.9: SetScores(0.912, 1.25)}), BESIDE)
+    assert "91.2% of the conformal sets for 90.0% have the right class, with 1.25 classes on average" in text
+
+
 def test_a_guarantee_is_said_in_full():
     text = cascade_table(cascade(Guarantee(0.02, 0.1, 1000, 800, 9)), scores(), BESIDE)
     said = "with probability 0.9, at most 2.0% of what is answered early is wrong"
     assert text.endswith(f"{said} (9 of 800 early answers were wrong among 1,000 examples)")
+
+
+def test_a_picture_has_milliseconds_where_they_are_known(tmp_path):
+    draw_cascade(tmp_path / "macs.svg", BESIDE)
+    assert "milliseconds" not in (tmp_path / "macs.svg").read_text()
+    timed = [replace(point, ms=point.macs / 100) for point in LINES]
+    alone = tuple(replace(point, ms=point.macs / 50) for point in BESIDE.alone)
+    draw_cascade(tmp_path / "both.svg", replace(BESIDE, chosen=timed[0], points=tuple(timed), alone=alone))
+    said = (tmp_path / "both.svg").read_text()
+    assert "milliseconds on average" in said
+    assert "multiply-adds on average" in said
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

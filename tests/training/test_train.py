@@ -251,15 +251,17 @@ def test_every_step_is_the_objective_that_the_recipe_says(monkeypatch, options):
     real, found, expected = loop.step_terms, [], []
     kappas = [0.0, 0.3, 0.6, 0.9, 0.9, 0.9]
 
-    def watched(nested, inputs, targets, recipe, likelihood, scale, generator, teacher):
+    def watched(step):
         own, noise = torch.Generator(), torch.get_rng_state()
-        own.set_state(generator.get_state())
+        own.set_state(step.generator.get_state())
         changes = options | {"kappa": kappas[len(found)], "cuts": QUICK.cuts}
-        terms = elbo_terms(deepcopy(nested), (inputs, targets), dataset_size=24, generator=own, **changes)
+        terms = elbo_terms(
+            deepcopy(step.nested), (step.inputs, step.targets), dataset_size=24, generator=own, **changes
+        )
         torch.set_rng_state(noise)
         expected.append((float(terms.loss.detach()), float(terms.order_kl), terms.cuts))
-        assert teacher is None
-        terms = real(nested, inputs, targets, recipe, likelihood, scale, generator, teacher)
+        assert step.teacher is None
+        terms = real(step)
         found.append((float(terms.loss.detach()), float(terms.order_kl), terms.cuts))
         return terms
 

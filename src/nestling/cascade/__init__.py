@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from nestling.cascade.answers import CascadePrediction, CascadeScores, StageScores
     from nestling.cascade.cascade import cascade
     from nestling.cascade.comparison import Comparison, Point
-    from nestling.cascade.goals import EarlyErrors, Goal, Loss, MeanMacs, read_goal
+    from nestling.cascade.goals import EarlyErrors, Goal, Loss, MeanCost, read_goal
     from nestling.cascade.guarantee import Guarantee
-    from nestling.cascade.options import Cascading
+    from nestling.cascade.options import Cascading, MeasuredIn
     from nestling.cascade.record import CASCADE_FILE, Cascade
     from nestling.cascade.stages import Stage
 
@@ -24,7 +24,7 @@ __all__ = [
     "Goal",
     "Guarantee",
     "Loss",
-    "MeanMacs",
+    "MeanCost",
     "Point",
     "Stage",
     "StageScores",

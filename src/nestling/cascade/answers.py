@@ -6,15 +6,26 @@ from typing import Any
 
 from torch import Tensor
 
-from nestling.prediction import Bounds, ClassPrediction, ClassScores
+from nestling.prediction import Bounds, ClassPrediction, ClassScores, SetScores
 
 
 @dataclass(frozen=True, eq=False)
 class CascadePrediction(ClassPrediction):
-    """The predictive distribution of a batch, of each example (B,) by the stage at which it ended.
+    """The predictive distribution of a batch of B examples, each by the stage at which it ended.
 
-    ``stages`` are the numbers of these stages. ``answered`` is false where the last stage is too unsure. ``macs`` are
-    the multiply-adds of all stages that an example went through, for one pass each.
+    Everything that a ``ClassPrediction`` has is here too: probabilities (B, C), labels, entropy and its parts.
+
+    Attributes:
+        stages: The number of the stage at which each example ended, int64 (B,); 0 is the narrowest.
+        answered: False (B,) where the last stage was too unsure, and the answer is "I don't know".
+        macs: The multiply-adds (B,) of all stages that an example went through, for one pass each.
+
+    Examples:
+        >>> p = casc.predict(images)
+        >>> tuple(p.probs.shape), tuple(p.stages.shape), bool(p.answered.all())
+        ((100, 10), (100,), True)
+        >>> [round(share, 2) for share in (p.stages.bincount(minlength=3) / len(p.stages)).tolist()]  # per stage
+        [...]
     """
 
     stages: Tensor = field(kw_only=True)
@@ -23,15 +34,27 @@ class CascadePrediction(ClassPrediction):
 
     @property
     def mean_macs(self) -> float:
-        """The average cost of an example."""
+        """The average multiply-adds per example of this batch."""
         return float(self.macs.mean())
 
 
 @dataclass(frozen=True)
 class StageScores:
-    """Of a stage: the shares of all examples that ``reached`` it and were ``answered`` by it, and its ``accuracy``.
+    """What one stage of a cascade did on a data set.
 
-    The accuracy is that of its answers, None if it gave none. ``latency_ms`` is the time of one pass for one example.
+    Attributes:
+        name: The fraction or the widths that the stage's cut was asked for by.
+        threshold: The largest uncertainty with which it answers; None if it answers all, or does not run.
+        reached: The share of all examples that came to this stage, from 0 to 1.
+        answered: The share of all examples that it answered.
+        accuracy: The share of its answers that are right; None if it gave none.
+        macs: Multiply-adds of one pass for one example.
+        latency_ms: Milliseconds of one pass for one example; None unless latency was measured.
+
+    Examples:
+        >>> first = casc.evaluate(loader).stages[0]
+        >>> first.reached, first.latency_ms is None
+        (1.0, True)
     """
 
     name: str
@@ -45,10 +68,21 @@ class StageScores:
 
 @dataclass(frozen=True)
 class CascadeScores:
-    """Of a cascade, over ``count`` examples: ``scores`` of its answers, None if it gave none, and figures per stage.
+    """The figures of a cascade over a data set.
 
-    ``mean_macs`` is the average number of multiply-adds, and ``macs_bounds`` its 95 % interval. ``whole_macs`` is what
-    the widest cut alone takes. The shares are of the widest cut's cost, in multiply-adds and in measured milliseconds.
+    Attributes:
+        count: The number of examples.
+        scores: Accuracy, NLL, ECE and so on of the answers that were given; None if there was none.
+        stages: The figures of each stage, the narrowest first.
+        mean_macs: Average multiply-adds per example.
+        macs_bounds: The 95 % interval of ``mean_macs`` over the examples.
+        whole_macs: What the widest cut takes by itself.
+        sets: The scores of the conformal sets of all examples, by coverage.
+
+    Examples:
+        >>> scores = casc.evaluate(loader)
+        >>> scores.count, scores.unanswered, 0 < scores.macs_share
+        (144, 0.0, True)
     """
 
     count: int
@@ -57,6 +91,7 @@ class CascadeScores:
     mean_macs: float
     macs_bounds: Bounds
     whole_macs: int
+    sets: Mapping[float, SetScores] = field(default_factory=dict)
 
     @property
     def unanswered(self) -> float:
@@ -82,8 +117,9 @@ class CascadeScores:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        own: Mapping[str, Any] = {"count": self.count, "mean_macs": self.mean_macs, "whole_macs": self.whole_macs}
+        costs: Mapping[str, Any] = {"count": self.count, "mean_macs": self.mean_macs, "whole_macs": self.whole_macs}
         shares = {"macs_share": self.macs_share, "mean_ms": self.mean_ms, "ms_share": self.ms_share}
         scores = None if self.scores is None else self.scores.to_dict()
-        rows = {"stages": [asdict(stage) for stage in self.stages], "scores": scores}
-        return {**own, "macs_bounds": list(self.macs_bounds), "unanswered": self.unanswered, **shares, **rows}
+        rows: dict[str, Any] = {"stages": [asdict(stage) for stage in self.stages], "scores": scores}
+        rows["sets"] = {str(coverage): asdict(sets) for coverage, sets in self.sets.items()}
+        return {**costs, "macs_bounds": list(self.macs_bounds), "unanswered": self.unanswered, **shares, **rows}

@@ -17,7 +17,7 @@ _DIGITS = 9
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Of every combination of thresholds of all stages but the last: the mean multiply-adds, and sums over examples.
+    """Of every combination of thresholds of all stages but the last: the mean costs, and sums over examples.
 
     Each array has one axis per stage but the last. Place 0 of an axis stands for a stage that is left out, place j for
     the j-th candidate. ``early`` counts the examples answered before the last stage, ``early_errors`` the wrong answers
@@ -26,7 +26,7 @@ class Grid:
     """
 
     candidates: tuple[Floats, ...]
-    macs: Floats
+    costs: Floats
     early: Floats
     early_errors: Floats
     lost: Floats
@@ -34,9 +34,9 @@ class Grid:
 
     def thresholds(self, cell: int) -> Floats:
         """The thresholds (K,) of a cell of the flattened grid; the last stage answers all."""
-        places = np.unravel_index(cell, self.macs.shape)
+        places = np.unravel_index(cell, self.costs.shape)
         pairs = zip(self.candidates, places, strict=True)
-        return np.array([*(own[place - 1] if place else LEFT_OUT for own, place in pairs), ANSWERS_ALL])
+        return np.array([*(values[place - 1] if place else LEFT_OUT for values, place in pairs), ANSWERS_ALL])
 
 
 def spread_candidates(outcomes: Outcomes) -> list[Floats]:
@@ -64,27 +64,27 @@ def grid_of(outcomes: Outcomes, candidates: Sequence[Floats]) -> Grid:
     num, num_early = outcomes.num_examples, len(candidates)
     # The first place on each axis at which an example is answered there; one beyond the axis if it never is.
     pairs = zip(candidates, outcomes.scores, strict=False)
-    first = [np.searchsorted(own, scores).astype(np.int64) + 1 for own, scores in pairs]
-    shape = tuple(len(own) + 1 for own in candidates)
-    macs, early, errors, lost, squares = (np.zeros(shape) for _ in range(5))
+    first = [np.searchsorted(values, scores).astype(np.int64) + 1 for values, scores in pairs]
+    shape = tuple(len(values) + 1 for values in candidates)
+    costs, early, errors, lost, squares = (np.zeros(shape) for _ in range(5))
     for stage in range(num_early):
         arriving = _spread(_going_on(_histogram(first[:stage], shape, np.ones(num)), stage), num_early)
         runs = _spread(np.minimum(np.arange(shape[stage]), 1.0).reshape((1,) * stage + (-1,)), num_early)
-        macs += outcomes.macs[stage] * arriving * runs
+        costs += outcomes.costs[stage] * arriving * runs
         loss = outcomes.expected[-1] - outcomes.expected[stage]
         wrong = (~outcomes.correct[stage]).astype(np.float64)
         for total, weights in ((early, np.ones(num)), (errors, wrong), (lost, loss), (squares, loss**2)):
             total += _spread(_ending(_histogram(first[: stage + 1], shape, weights), stage), num_early)
-    macs += outcomes.macs[-1] * (num - early)
-    return Grid(tuple(candidates), macs / num, early, errors, lost.round(_DIGITS), squares)
+    costs += outcomes.costs[-1] * (num - early)
+    return Grid(tuple(candidates), costs / num, early, errors, lost.round(_DIGITS), squares)
 
 
 def _histogram(places: Sequence[Integers], shape: Sequence[int], weights: Floats) -> Floats:
     """The sums of weights by places, each axis with room for the place beyond its end."""
     sizes = [size + 1 for size, _ in zip(shape, places, strict=False)]
     flat = np.zeros(len(weights), np.int64)
-    for size, own in zip(sizes, places, strict=True):
-        flat = flat * size + own
+    for size, place in zip(sizes, places, strict=True):
+        flat = flat * size + place
     sums = np.bincount(flat, weights, int(np.prod(sizes, dtype=np.int64)))
     return sums.astype(np.float64).reshape(sizes)
 

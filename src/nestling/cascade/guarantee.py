@@ -15,8 +15,17 @@ _Z = 1.645
 class Guarantee:
     """With probability ``1 - delta`` or more, at most a share ``most`` of what is answered early is wrong.
 
-    ``num_errors`` of the ``num_early`` examples that were answered early were wrong, among ``num_examples`` examples
-    that only the tests saw.
+    Attributes:
+        most: The largest share of wrong early answers.
+        delta: The probability with which this may fail, over the draw of the examples.
+        num_examples: The examples that only the test saw.
+        num_early: How many of them were answered before the last stage.
+        num_errors: How many of these answers were wrong.
+
+    Examples:
+        >>> sure = nl.cascade(nested, (0.5, 1.0), loader, goal="early_errors=0.45", delta=0.5, samples=0)
+        >>> sure.guarantee.most, sure.guarantee.num_examples
+        (0.45, 72)
     """
 
     most: float

@@ -15,20 +15,21 @@ LEFT_OUT, ANSWERS_ALL = -np.inf, np.inf
 class Outcomes:
     """Of N examples at K stages: how unsure each stage is, ``scores`` (K, N), and whether it is ``correct`` (K, N).
 
-    ``macs`` (K,) is the cost of each stage for one example. ``expected`` (K, N) is the probability that an answer is
-    right by what the last stage says of it. Its sums vary much less than counts of right answers do, so thresholds that
-    are chosen among many by these sums hold on other data. Where it is not known, it is whether the answer is right.
+    ``costs`` (K,) is what each stage costs for one example, in multiply-adds or in milliseconds. ``expected`` (K, N) is
+    the probability that an answer is right by what the last stage says of it. Its sums vary much less than counts of
+    right answers do, so thresholds that are chosen among many by these sums hold on other data. Where it is not known,
+    it is whether the answer is right.
     """
 
     scores: Floats
     correct: npt.NDArray[np.bool_]
-    macs: Floats
+    costs: Floats
     expected: Floats
 
     @classmethod
-    def counted(cls, scores: Floats, correct: npt.NDArray[np.bool_], macs: Floats) -> "Outcomes":
+    def counted(cls, scores: Floats, correct: npt.NDArray[np.bool_], costs: Floats) -> "Outcomes":
         """The outcomes of stages of which only right and wrong answers are known."""
-        return cls(scores, correct, macs, correct.astype(np.float64))
+        return cls(scores, correct, costs, correct.astype(np.float64))
 
     @property
     def num_examples(self) -> int:
@@ -37,19 +38,20 @@ class Outcomes:
 
     def of(self, examples: Integers) -> "Outcomes":
         """The outcomes of some of the examples."""
-        return Outcomes(self.scores[:, examples], self.correct[:, examples], self.macs, self.expected[:, examples])
+        return Outcomes(self.scores[:, examples], self.correct[:, examples], self.costs, self.expected[:, examples])
 
 
 @dataclass(frozen=True, eq=False)
 class Routed:
     """Of each example (N,): the ``stages`` at which it ends, whether it is ``answered`` there and is ``correct``, and
-    the multiply-adds of all stages that it went through.
+    the ``costs`` of all stages that it went through; ``reached`` (K,) is the share of examples that a stage runs on.
     """
 
     stages: Integers
     answered: npt.NDArray[np.bool_]
     correct: npt.NDArray[np.bool_]
-    macs: Floats
+    costs: Floats
+    reached: Floats
 
     @property
     def accuracy(self) -> float:
@@ -57,9 +59,9 @@ class Routed:
         return float(self.correct.sum() / self.answered.sum()) if self.answered.any() else float("nan")
 
     @property
-    def mean_macs(self) -> float:
+    def mean_cost(self) -> float:
         """The average cost of an example."""
-        return float(self.macs.mean())
+        return float(self.costs.mean())
 
 
 def routed(outcomes: Outcomes, thresholds: Floats) -> Routed:
@@ -71,11 +73,10 @@ def routed(outcomes: Outcomes, thresholds: Floats) -> Routed:
     answers = outcomes.scores <= thresholds[:, None]
     answered = np.asarray(answers.any(0))
     stages = np.where(answered, answers.argmax(0), num_stages - 1)
-    reached = np.arange(num_stages)[:, None] <= stages
-    runs = thresholds > LEFT_OUT
-    macs = (reached * (outcomes.macs * runs)[:, None]).sum(0)
+    reached = (np.arange(num_stages)[:, None] <= stages) & (thresholds > LEFT_OUT)[:, None]
+    costs = (reached * outcomes.costs[:, None]).sum(0)
     correct = answered & outcomes.correct[stages, np.arange(num_examples)]
-    return Routed(stages, answered, correct, macs)
+    return Routed(stages, answered, correct, costs, reached.mean(1))
 
 
 def with_dont_know(outcomes: Outcomes, thresholds: Floats, share: float) -> Floats:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nestling.arguments import count, finite_number, inner_probability, natural_number, probability
+from nestling.arguments import count, finite_number, inner_probability, natural_number, positive_number, probability
 from nestling.cascade.comparison import Point
 from nestling.cascade.guarantee import Guarantee
 from nestling.cascade.outcomes import ANSWERS_ALL, LEFT_OUT
@@ -24,6 +24,7 @@ def stages_from(rows: Sequence[Mapping[str, Any]], groups: Groups, about: Mappin
             count("macs", row["macs"], "the multiply-adds of a stage"),
             Calibration(row["temperature"], {}, fitted, name, samples, make_cut(groups, dict(row["cut"]))),
             _threshold(row["runs"], row["threshold"]),
+            _milliseconds(row.get("ms")),
         )
         for row in rows
     )
@@ -36,10 +37,19 @@ def points_from(rows: Sequence[Mapping[str, Any]], num_stages: int) -> tuple[Poi
     """The points that ``Point.to_dict`` described."""
     points = []
     for row in rows:
-        thresholds = tuple(LEFT_OUT if own is None else finite_number("threshold", own) for own in row["thresholds"])
+        thresholds = tuple(
+            LEFT_OUT if value is None else finite_number("threshold", value) for value in row["thresholds"]
+        )
         if len(thresholds) != num_stages - 1:
             raise ValueError(f"a point has {len(thresholds)} thresholds for {num_stages} stages")
-        points.append(Point(finite_number("macs", row["macs"]), probability("accuracy", row["accuracy"]), thresholds))
+        points.append(
+            Point(
+                finite_number("macs", row["macs"]),
+                probability("accuracy", row["accuracy"]),
+                thresholds,
+                _milliseconds(row.get("ms")),
+            )
+        )
     return tuple(points)
 
 
@@ -49,6 +59,16 @@ def guarantee_from(saved: Mapping[str, Any] | None) -> Guarantee | None:
         return None
     most, delta = (inner_probability(name, saved[name]) for name in ("most", "delta"))
     return Guarantee(most, delta, *(natural_number(name, saved[name]) for name in _COUNTS))
+
+
+def set_thresholds_from(saved: Mapping[str, float]) -> dict[float, float]:
+    """The thresholds of conformal sets, by coverage."""
+    pairs = ((inner_probability("coverage", float(coverage)), own) for coverage, own in saved.items())
+    return {coverage: finite_number("threshold", own) for coverage, own in pairs}
+
+
+def _milliseconds(saved: float | None) -> float | None:
+    return None if saved is None else positive_number("ms", saved)
 
 
 def _threshold(runs: object, saved: float | None) -> float:

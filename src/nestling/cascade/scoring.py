@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nestling.cascade.answers import CascadePrediction, CascadeScores, StageScores
 from nestling.cascade.stages import Stage, check_single
-from nestling.prediction import Categorical, ClassScores, normal_bounds, pairs, standard_error
+from nestling.prediction import Categorical, ClassScores, SetScores, normal_bounds, pairs, standard_error
 from nestling.seeding import Purpose, mixed
 
 _NUM_BINS = 15
@@ -27,17 +27,18 @@ def scored(
 ) -> CascadeScores:
     """The scores over all batches; ``times`` are the milliseconds of each stage, None where they were not measured."""
     tally = Categorical().tally(_NUM_BINS, 1.0, {})
-    ends, answered, correct, macs = [], [], [], []
+    ends, answered, correct, macs, sets = [], [], [], [], []
     for number, (x, target) in enumerate(pairs(batches)):
         check_single(target)
-        found = predict(x, seed=None if seed is None else mixed(Purpose.PREDICTION, seed, number))
-        log_probs, known = found.log_probs.cpu().double(), found.answered
+        prediction = predict(x, seed=None if seed is None else mixed(Purpose.PREDICTION, seed, number))
+        log_probs, known = prediction.log_probs.cpu().double(), prediction.answered
         if known.any():
             tally.add(log_probs[known].unsqueeze(0), target[known])  # log-probabilities are logits of themselves
-        ends.append(found.stages)
+        ends.append(prediction.stages)
         answered.append(known)
         correct.append(known & (log_probs.argmax(1) == target))
-        macs.append(found.macs)
+        macs.append(prediction.macs)
+        sets.append(_in_sets(prediction, target))
     costs, has_answers = torch.cat(macs), any(known.any() for known in answered)
     scores = tally.scores() if has_answers else None
     assert scores is None or isinstance(scores, ClassScores)
@@ -49,7 +50,16 @@ def scored(
         float(costs.mean()),
         normal_bounds(float(costs.mean()), error, 0.0),
         stages[-1].macs,
+        {coverage: SetScores(*torch.cat([part[coverage] for part in sets]).mean(0).tolist()) for coverage in sets[0]},
     )
+
+
+def _in_sets(found: CascadePrediction, target: Tensor) -> dict[float, Tensor]:
+    """Whether each conformal set has the true label, and how many classes it has (B, 2), by coverage."""
+    return {
+        coverage: torch.stack((found.covers(target, coverage), found.set_size(coverage)), 1).cpu().double()
+        for coverage in found.thresholds
+    }
 
 
 def _by_stage(
@@ -59,8 +69,8 @@ def _by_stage(
     rows = []
     for number, (stage, time) in enumerate(zip(stages, times, strict=True)):
         if stage.runs:
-            own = answered & (ends == number)
-            accuracy = float(correct[own].double().mean()) if own.any() else None
-            reached, share = (float(of.double().mean()) for of in (ends >= number, own))
+            here = answered & (ends == number)
+            accuracy = float(correct[here].double().mean()) if here.any() else None
+            reached, share = (float(of.double().mean()) for of in (ends >= number, here))
             rows.append(StageScores(stage.name, stage.finite_threshold, reached, share, accuracy, stage.macs, time))
     return tuple(rows)

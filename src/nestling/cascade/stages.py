@@ -16,21 +16,39 @@ from nestling.running import Nested
 
 
 class Judged(NamedTuple):
-    """Of each example (N,): how unsure a stage is, by each score, whether it is right, and how likely that seemed."""
+    """Of each example (N,): how unsure a stage is, by each score, whether it is right, and how likely that seemed.
+
+    ``nonconformity`` is that of the true label.
+    """
 
     scores: dict[str, Tensor]
     correct: Tensor
     expected: Tensor
+    nonconformity: Tensor
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A cut that answers if its uncertainty is at most ``threshold``; ``macs`` are for one pass of one example."""
+    """One cut of a cascade, with what it needs to decide whether it answers.
+
+    Attributes:
+        name: The fraction or the widths that the cut was asked for by.
+        macs: Multiply-adds of one pass for one example.
+        calibration: The temperature that was fitted for this cut, with the cut itself.
+        threshold: It answers if its uncertainty is at most this; -inf if the stage is left out, inf if it answers all.
+        ms: Milliseconds of one pass for one example, if they are known.
+
+    Examples:
+        >>> last = casc.stages[-1]
+        >>> last.runs, last.threshold, last.finite_threshold is None
+        (True, inf, True)
+    """
 
     name: str
     macs: int
     calibration: Calibration
     threshold: float
+    ms: float | None = None
 
     @property
     def cut(self) -> Cut:
@@ -50,28 +68,21 @@ class Stage:
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
-        about = {"name": self.name, "macs": self.macs, "cut": self.cut.as_dict(), "runs": self.runs}
+        about = {"name": self.name, "macs": self.macs, "ms": self.ms, "cut": self.cut.as_dict(), "runs": self.runs}
         return about | {"temperature": self.calibration.temperature, "threshold": self.finite_threshold}
 
 
 def outputs_at(
-    nested: Nested,
-    cut: Cut,
-    batches: Iterable[Any],
-    *,
-    samples: int,
-    likelihood: Likelihood,
-    seed: int | None,
-    by: By,
+    nested: Nested, cut: Cut, batches: Iterable[Any], *, samples: int, likelihood: Likelihood, seed: int | None, by: By
 ) -> tuple[Tensor, Tensor]:
     """The outputs (S, N, ...) of a network at a cut for all batches, and the labels (N,)."""
     outputs, targets = [], []
     with passes(nested, cut, samples, seed, likelihood, by) as run:
         for number, (x, target) in enumerate(pairs(batches)):
-            found = run(x, number).cpu().double()
-            likelihood.check(found[0], target)
+            output = run(x, number).cpu().double()
+            likelihood.check(output[0], target)
             check_single(target)
-            outputs.append(found)
+            outputs.append(output)
             targets.append(target)
     return torch.cat(outputs, 1), torch.cat(targets)
 
@@ -87,16 +98,16 @@ def judged(prediction: ClassPrediction, targets: Tensor, widest: ClassPrediction
     """The scores of a stage's prediction, whether it is right, and how likely that is by the ``widest`` stage."""
     labels = prediction.labels
     expected = widest.log_probs.gather(1, labels.unsqueeze(1)).squeeze(1).exp()
-    return Judged(prediction.unfamiliarity(), labels == targets, expected)
+    return Judged(prediction.unfamiliarity(), labels == targets, expected, prediction.nonconformity(targets))
 
 
-def outcomes_by_score(stages: Sequence[Judged], macs: Sequence[int]) -> dict[str, Outcomes]:
+def outcomes_by_score(stages: Sequence[Judged], costs: Sequence[float]) -> dict[str, Outcomes]:
     """The outcomes of several stages by each score, from what ``judged`` says of each stage."""
     correct = np.stack([stage.correct.numpy() for stage in stages])
     expected = np.stack([stage.expected.double().numpy() for stage in stages])
-    costs = np.array(macs, dtype=np.float64)
+    prices = np.array(costs, dtype=np.float64)
     return {
-        name: Outcomes(np.stack([stage.scores[name].double().numpy() for stage in stages]), correct, costs, expected)
+        name: Outcomes(np.stack([stage.scores[name].double().numpy() for stage in stages]), correct, prices, expected)
         for name in stages[0].scores
     }
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from nestling.commands.pruning import prune
     from nestling.commands.reporting import report
     from nestling.commands.searching import extract, search
+    from nestling.commands.serving import serve
     from nestling.commands.training import evaluate, train
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "prune",
     "report",
     "search",
+    "serve",
     "train",
 ]
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 
+from nestling.cascade import CASCADE_FILE, Cascade
 from nestling.commands.chosen_cut import choose, recalibrated
 from nestling.commands.options import BATCH
 from nestling.commands.own_data import data_of
@@ -18,10 +20,13 @@ from nestling.delivery import (
     Layout,
     Quantised,
     UncertaintyName,
+    averages_draws,
     known_of,
     load_small,
     to_int8,
+    with_its_cuts,
     write_hub,
+    write_triton,
 )
 from nestling.delivery import export as run_export
 from nestling.errors import ArgumentError, RunError
@@ -52,10 +57,17 @@ def export(
     """Write the network of a cut, or the best of the curve under a budget, with all that the run knows of it.
 
     ``all_widths`` writes the cuts of the recipe in one file, ``int8`` also a file that computes in 8 bits. For the hub
-    the whole run is written, as a folder.
+    the whole run is written, as a folder, and for Triton a folder with a model per cut of the recipe, or of one cut.
     """
     if to == "hub":
         return _export_hub(folder, out, narrowed=bool(cut is not None or under or uncertainty), trust=trust)
+    if to == "triton":
+        if uncertainty or all_widths or int8:
+            needed = "left out for Triton, which has a file of float32 for each width"
+            raise ArgumentError("uncertainty, all_widths or int8", "some", needed, "Pass --cut or --under for one.")
+        form = {"layout": layout, "as_bytes": False if floats else None}
+        chosen_cut = None if cut is None and not under else (cut, under)
+        return _export_triton(folder, out, form, chosen_cut, trust=trust)
     if int8 and to != "onnx":
         raise ArgumentError("int8", f"the format {to}", "the format onnx", "OpenVINO opens the ONNX file too.")
     options: dict[str, Any] = {"to": to, "layout": layout, "as_bytes": False if floats else None}
@@ -67,22 +79,49 @@ def export(
     elif all_widths:
         if cut is not None or under or uncertainty or int8:
             raise ArgumentError("options of one cut", "some", "left out with all_widths", "Export each cut.")
-        run = open_run(folder, trust=trust)
-        cuts = [make_cut(run.nested.groups, fraction) for fraction in run.recipe.cuts]
-        recalibrated(run, cuts, trust=trust)
-        target = folder / f"all-widths{FORMATS[to].suffix}" if out is None else out
-        exported = run_export(run, target, widths="all", **options)
+        return _export_all_widths(folder, to, out, options, trust=trust)
     else:
         run = open_run(folder, trust=trust)
         wanted = choose(run, cut, under, trust=trust).cut
         recalibrated(run, [wanted], trust=trust)
         target = folder / f"small-{cost(run.nested, wanted).params}{FORMATS[to].suffix}" if out is None else out
-        calibration = _calibration(run, wanted, drawn=uncertainty is not None, trust=trust)
-        options |= {"cut": wanted, "uncertainty": uncertainty, "calibration": calibration}
+        fitted = calibrations_of(run, [wanted], drawn=uncertainty is not None, trust=trust)
+        options |= {"cut": wanted, "uncertainty": uncertainty, "calibration": fitted[0] if fitted else None}
         exported = run_export(run, target, **options)
         if int8:
             return f"{exported}\n\n{_in_int8(run, exported, trust=trust)}"
     return f"{exported}\n\nRun it: nestling.runtime.open('{exported.files[0]}').predict(inputs)"
+
+
+def _export_all_widths(folder: Path, to: str, out: Path | None, options: dict[str, Any], *, trust: bool) -> str:
+    """One file of the recipe's cuts, with the cascade of the run, if it has one that a file can run."""
+    run = open_run(folder, trust=trust)
+    cascade, why_not = saved_cascade(run)
+    wanted = list(run.recipe.cuts) if cascade is None else with_its_cuts(run.recipe.cuts, cascade)
+    cuts = [make_cut(run.nested.groups, cut) for cut in wanted]
+    recalibrated(run, cuts, trust=trust)
+    options["calibration"] = calibrations_of(run, cuts, drawn=False, trust=trust)
+    target = folder / f"all-widths{FORMATS[to].suffix}" if out is None else out
+    exported = run_export(run, target, widths="all", cascade=cascade, **options)
+    lines = [f"{exported}", "", f"Run it: nestling.runtime.open('{exported.files[0]}', cut=0.5).predict(inputs)"]
+    if cascade is not None:
+        lines.append(f"{cascade}: nestling.runtime.open_cascade('{exported.files[0]}').predict(inputs)")
+    return "\n".join([*lines, *([why_not] if why_not else [])])
+
+
+def saved_cascade(run: Run) -> tuple[Cascade | None, str]:
+    """The cascade in a run's folder, or none, and why a file can't have the one that is there."""
+    assert run.folder is not None
+    if not (run.folder / CASCADE_FILE).exists():
+        return None, ""
+    try:
+        cascade = Cascade.load(run.folder, run.nested)
+    except RunError as error:
+        return None, f"The cascade is not in the file. {error}"
+    if averages_draws(cascade):
+        drawn = f"it averages {cascade.samples} draws of the weights, and the file has their means"
+        return None, f"The cascade is not in the file: {drawn}. Fit it with nestling cascade {run.folder} --samples 0."
+    return cascade, ""
 
 
 def _in_int8(run: Run, exported: Exported, *, trust: bool) -> Quantised:
@@ -101,6 +140,37 @@ def _in_int8(run: Run, exported: Exported, *, trust: bool) -> Quantised:
     return to_int8(source, target, batches("train"), batches("validation"))
 
 
+def _export_triton(
+    folder: Path,
+    out: Path | None,
+    options: dict[str, Any],
+    chosen_cut: tuple[float | None, Sequence[str]] | None,
+    *,
+    trust: bool,
+) -> str:
+    """A model repository: a model per cut of the recipe and of the run's cascade with it, or of the chosen cut."""
+    run = open_run(folder, trust=trust)
+    cascade, why_not = saved_cascade(run) if chosen_cut is None else (None, "")
+    if chosen_cut is not None:
+        wanted: list[Any] = [choose(run, *chosen_cut, trust=trust).cut]
+    else:
+        wanted = list(run.recipe.cuts) if cascade is None else with_its_cuts(run.recipe.cuts, cascade)
+    by_cut = {make_cut(run.nested.groups, own): own for own in wanted}
+    recalibrated(run, list(by_cut), trust=trust)
+    target = folder.with_name(f"{folder.name}-triton") if out is None else out
+    with TemporaryDirectory() as place:
+        files = []
+        for number, (cut, asked) in enumerate(by_cut.items()):
+            fitted = calibrations_of(run, [cut], drawn=False, trust=trust)
+            file = Path(place) / f"{number}.onnx"
+            run_export(run, file, cut=asked, calibration=fitted[0] if fitted else None, compare=False, **options)
+            files.append(file)
+        write_triton(files, target, name=folder.name, cascade=cascade)
+    lines = [f"{target} is a model repository: " + ", ".join(sorted(own.name for own in target.iterdir()))]
+    lines.append(f"Serve it: tritonserver --model-repository {target}")
+    return "\n".join([*lines, *([why_not] if why_not else [])])
+
+
 def _export_hub(folder: Path, out: Path | None, *, narrowed: bool, trust: bool) -> str:
     if narrowed:
         raise ArgumentError("options of one cut", "some", "left out for the hub", "Every width is in its folder.")
@@ -116,10 +186,11 @@ def _export_small(folder: Path, target: Path, options: dict[str, Any]) -> Export
     return run_export(load_small(folder), target, example, **vars(known), **options)
 
 
-def _calibration(run: Run, cut: Cut, *, drawn: bool, trust: bool) -> Calibration | None:
-    """The calibration for what the file computes: the run's own one if weights are drawn, else one of their means."""
-    if run.data.get("loaded_with") is None:
-        return run.calibration(cut)
-    if run.nested.num_uncertain and not drawn:
-        return calibrate_mean(run, cut, data_of(run, trust=trust))
-    return run.calibration(cut) or prepare_cuts(run, [cut], data_of(run, trust=trust)).calibration(cut)
+def calibrations_of(run: Run, cuts: Sequence[Cut], *, drawn: bool, trust: bool) -> list[Calibration]:
+    """The calibrations for what the file computes: the run's own if weights are drawn, else those of their means."""
+    if run.data.get("loaded_with") is not None:
+        data = data_of(run, trust=trust)
+        if run.nested.num_uncertain and not drawn:
+            return [calibrate_mean(run, cut, data) for cut in cuts]
+        run = prepare_cuts(run, cuts, data)
+    return [calibration for calibration in map(run.calibration, cuts) if calibration is not None]

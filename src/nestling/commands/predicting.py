@@ -81,7 +81,7 @@ def data() -> str:
         count = f"{entry.num_examples:,}" if entry.num_examples else "-"
         where = str(entry.where or "comes with nestling")
         if not entry.splits:
-            where = "fetched when it is first used" if entry.can_fetch else "to be made: see docs/data.md"
+            where = "fetched when it is first used" if entry.can_fetch else "put there by hand: see docs/data.md"
         rows.append([entry.name, entry.task, splits, count, where])
     folder = f"Data is looked for in {sets.data_root()} ($NESTLING_DATA), and fetched into it where there is a network."
     return text_table(["name", "task", "splits", "examples", "where"], rows) + f"\n\n{folder}"

@@ -12,7 +12,6 @@ from nestling.commands.building import torch_device
 from nestling.commands.chosen_cut import curve_of, words
 from nestling.commands.options import Device
 from nestling.commands.own_data import data_of, out_of_distribution
-from nestling.commands.training import SCORES_FILE
 from nestling.errors import ArgumentError, NestlingError, RunError
 from nestling.reading import Cut, make_cut
 from nestling.report import (
@@ -32,7 +31,7 @@ from nestling.report import (
 from nestling.running import cost
 from nestling.search import Curve
 from nestling.storage import read_json
-from nestling.training import Run, open_run
+from nestling.training import SCORES_FILE, Run, open_run
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,9 @@ from nestling.report import score_widths, widths_table
 from nestling.running import Nested, cost
 from nestling.storage import packed, tensors_digest, weights_digest, write_json
 from nestling.tables import thousands
-from nestling.training import Recipe, Run, open_run, outputs_for, prepare_cuts
+from nestling.training import SCORES_FILE, Recipe, Run, open_run, outputs_for, prepare_cuts
 from nestling.training import train as run_training
 
-SCORES_FILE = "scores.json"
 LITTLE_CUT = 0.9
 """If the smallest cut has more than this share of the multiply-adds, ``train`` says that little can be cut."""
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from nestling.data.dataset_batches import DatasetBatches
     from nestling.data.faults import DamagedError, DataError, MissingError
     from nestling.data.files import data_root
+    from nestling.data.formats.images import decoded_image
     from nestling.data.inputs import normalised, read_inputs
     from nestling.data.listing import Found, found
     from nestling.data.loading import load, names

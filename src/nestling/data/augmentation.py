@@ -4,7 +4,7 @@ A crop pads with ``PADDING`` black pixels on each side before the inputs are nor
 normalisation the border is ``-mean / std``, not zero. Masks are padded with background and move with their image.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_args
 
 import torch
@@ -32,14 +32,17 @@ class Moves(NamedTuple):
         return Moves(self.top[rows], self.left[rows], self.mirrored[rows])
 
 
-def check_augment(augment: Augmentation, inputs: Tensor) -> None:
+def check_augment(augment: Augmentation, inputs: Tensor | Mapping[str, Tensor]) -> None:
     """Check that ``augment`` is a function or a known name, and that ``inputs`` are images if it moves pixels."""
+    if augment != "none" and not isinstance(inputs, Tensor):
+        needed = "'none' where inputs are several tensors, as of texts"
+        raise ArgumentError("augment", repr(augment), needed, "Change the texts themselves.")
     if callable(augment):
         return
     if augment not in get_args(Augment):
         needed = f"one of {', '.join(get_args(Augment))}, or a function"
         raise ArgumentError("augment", repr(augment), needed, "Check its spelling.")
-    if augment != "none" and inputs.ndim != 4:
+    if augment != "none" and isinstance(inputs, Tensor) and inputs.ndim != 4:
         given = f"{augment!r} for inputs of shape {tuple(inputs.shape)}"
         raise ShapeError("augment", given, "'none' where inputs are not images (N, C, H, W)", "Leave it out.")
 

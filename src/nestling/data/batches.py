@@ -2,28 +2,55 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from nestling.arguments import count, natural_number
 from nestling.data.augmentation import Augmentation, Moves, changed, check_augment, draw, move
-from nestling.data.split import Split
+from nestling.data.split import Split, tensors_of, trimmed
 from nestling.errors import ArgumentError, RangeError
 from nestling.seeding import Purpose, generator
 
 Grader = Literal["all", "random"]
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Any, Tensor]
 
 
 @dataclass(eq=False)
 class Batches:
-    """Batches ``(inputs, targets)`` of ``split``, to be iterated over once per epoch.
+    """Batches ``(inputs, targets)`` of a split, to be iterated over once per epoch; ``Data.batches`` makes them.
 
     Inputs are float32 and normalised, ``(x - mean) / std``, where bytes x are first scaled to [0, 1]. Targets are as
-    stored. Of masks by several graders ``grader="random"`` takes one per example, (B, H, W) int64, and ``"all"`` keeps
-    (B, R, H, W). (seed, epoch) determines the order, and (seed, epoch, batch) the augmentation and the grader.
+    stored. Texts are what a tokenizer made of them, without the last positions that no text of the batch reaches.
+    (seed, epoch) determines the order, and (seed, epoch, batch) the augmentation and the grader, so that any batch of
+    any epoch can be made again by itself.
+
+    Attributes:
+        split: The examples.
+        batch_size: Examples per batch, over all ranks; the last batch may be smaller.
+        mean: What is subtracted, per channel of an image or per feature of a vector; empty for texts.
+        std: What the rest is divided by.
+        shuffle: Draw a new order for each epoch.
+        augment: The name of an augmentation, or a function of the inputs of a batch.
+        seed: Determines order, augmentation and graders.
+        drop_last: Leave out a last batch that is smaller.
+        grader: Of masks by R graders ``"random"`` takes one per example, (B, H, W) int64; ``"all"`` keeps (B, R, H, W).
+        rank: The number of this process.
+        world: The number of processes, each of which gets every ``world``-th row of a batch.
+        epoch: The epoch of the next pass; ``set_epoch`` changes it.
+
+    Raises:
+        ArgumentError: If a number or a name can't be used for these examples.
+
+    Examples:
+        >>> batches = data.batches("train", 64, shuffle=True, seed=1)
+        >>> x, y = next(iter(batches))
+        >>> tuple(x.shape), x.dtype, tuple(y.shape)
+        ((64, 1, 8, 8), torch.float32, (64,))
+        >>> third = next(batches.from_batch(2))  # without making the first two
+        >>> torch.equal(third[0], list(batches)[2][0])
+        True
     """
 
     split: Split
@@ -50,8 +77,9 @@ class Batches:
             raise ArgumentError("grader", "'random'", "'all' where targets are not masks", "Leave it out.")
         natural_number("seed", self.seed)
         std, mean = torch.tensor(self.std, dtype=torch.float64), torch.tensor(self.mean, dtype=torch.float64)
-        unit = 255.0 if self.split.inputs.dtype == torch.uint8 else 1.0
-        shape = (1, -1) + (1,) * (self.split.inputs.ndim - 2)
+        inputs = next(iter(tensors_of(self.split.inputs).values()))
+        unit = 255.0 if inputs.dtype == torch.uint8 else 1.0
+        shape = (1, -1) + (1,) * (inputs.ndim - 2)
         self._scale = (1 / (unit * std)).float().view(shape)
         self._shift = (-mean / std).float().view(shape)
 
@@ -73,21 +101,48 @@ class Batches:
         return len(self.split)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order and the augmentation of the passes that begin after this call."""
+        """Choose the order and the augmentation of the passes that begin after this call.
+
+        Args:
+            epoch: A whole number of at least 0; the same one gives the same batches again.
+
+        Raises:
+            ArgumentError: If it is no such number.
+        """
         self.epoch = natural_number("epoch", epoch)
 
     def from_batch(self, first: int) -> Iterator[Batch]:
-        """The batches of this epoch from number ``first`` on, bit for bit equal to those of a full pass."""
+        """The batches of this epoch from number ``first`` on, bit for bit equal to those of a full pass.
+
+        Args:
+            first: A number from 0 to the number of batches.
+
+        Returns:
+            An iterator over pairs (inputs, targets).
+
+        Raises:
+            RangeError: If there is no such batch.
+        """
         if not 0 <= first <= len(self):
             raise RangeError("first", first, f"between 0 and {len(self)}, the number of batches", "Check the step.")
         order, epoch = self._order(), self.epoch
         return (self._batch(order, epoch, index) for index in range(first, len(self)))
 
     def shard(self, rank: int, world: int) -> "Batches":
-        """The same batches, of which rank ``rank`` of ``world`` gets every ``world``-th row, from row ``rank`` on.
+        """The same batches, of which one process gets every ``world``-th row.
 
         All ranks get equally many rows if ``world`` divides the batch; use ``drop_last`` if that matters. The first
         half of a rank's rows is its share of the first half of the batch, and likewise for any other part.
+
+        Args:
+            rank: The number of this process, from 0 to ``world - 1``; its rows begin with row ``rank``.
+            world: The number of processes.
+
+        Returns:
+            New batches; these stay as they are.
+
+        Raises:
+            RangeError: If there is no such rank, or there are more processes than rows.
         """
         count("world", world, "how many processes share the batches")
         if not 0 <= rank < world:
@@ -110,6 +165,8 @@ class Batches:
         moves = draw(self.augment, len(examples), random).rows(taken)
         subset = self.split.subset(examples[taken])
         inputs, targets = subset.inputs, self._graded(subset.targets, len(examples), taken, random)
+        if not isinstance(inputs, Tensor):
+            return trimmed(inputs), targets
         if callable(self.augment):
             inputs, targets = (t[rows] for t in changed(self.augment, inputs, targets, random))
         elif self.augment != "none":

@@ -16,3 +16,5 @@ CIFAR100 = tuple(
     ).split()
 )
 NODULE = ("background", "nodule")
+SENTIMENT = ("negative", "positive")
+NEWS = ("World", "Sports", "Business", "Sci/Tech")

@@ -17,14 +17,28 @@ from nestling.torch_parts import pytree
 
 
 class DatasetBatches:
-    """The batches of ``loader`` as pairs (inputs, targets): nestling neither normalises nor augments them.
+    """The batches of a DataLoader of yours as pairs (inputs, targets): nestling neither normalises nor augments them.
 
-    ``read`` is a function of the user's that makes pairs of them, where they are neither pairs nor dictionaries with
-    ``labels``.
-
-    The order of a shuffling loader that has no generator follows from (seed, epoch). A pass that starts later loads
-    the batches before its start and skips them. Randomness inside the user's data set is left to the user. Each of
+    The order of a shuffling loader that has no generator follows from (seed, epoch). A pass that starts later loads the
+    batches before its start and skips them. Randomness inside the user's data set is left to the user. Each of
     ``world`` ranks loads the whole batch and takes its rows, unless a DistributedSampler gives each rank its examples.
+
+    Args:
+        loader: A DataLoader with a ``batch_size``, over a Dataset with a length.
+        seed: Determines the order of a loader that shuffles.
+        rank: The number of this process.
+        world: The number of processes.
+        read: A function that makes pairs of batches that are neither pairs nor dictionaries with ``labels``.
+
+    Raises:
+        ArgumentError: If the loader has no batch size, or its Dataset no length.
+
+    Examples:
+        >>> rows = torch.utils.data.TensorDataset(torch.randn(10, 3), torch.arange(10))
+        >>> batches = nl.data.DatasetBatches(torch.utils.data.DataLoader(rows, 4, shuffle=True), seed=1)
+        >>> first = [y.tolist() for _, y in batches]
+        >>> len(batches), first == [y.tolist() for _, y in batches]  # the same order until set_epoch
+        (3, True)
     """
 
     def __init__(
@@ -48,13 +62,24 @@ class DatasetBatches:
         return self.from_batch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the passes that begin after this call."""
+        """Choose the order of the passes that begin after this call.
+
+        Args:
+            epoch: The number of the epoch, which a DistributedSampler gets too.
+        """
         self.epoch = epoch
         if isinstance(self.loader.sampler, DistributedSampler):
             self.loader.sampler.set_epoch(epoch)
 
     def from_batch(self, first: int) -> Iterator[Batch]:
-        """The batches of this epoch's pass from number ``first`` on."""
+        """The batches of this epoch's pass from a number on; those before are loaded and skipped.
+
+        Args:
+            first: The number of the first batch.
+
+        Returns:
+            An iterator over pairs (inputs, targets).
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(mixed(Purpose.LOADER, self.seed, self.epoch))
             batches = iter(self.loader)
@@ -63,7 +88,18 @@ class DatasetBatches:
         return remaining if self.world == 1 or self.is_apart else map(self._rows, remaining)
 
     def shard(self, rank: int, world: int) -> "DatasetBatches":
-        """The same batches, of which rank ``rank`` of ``world`` gets every ``world``-th row."""
+        """The same batches, of which one process gets every ``world``-th row.
+
+        Args:
+            rank: The number of this process.
+            world: The number of processes.
+
+        Returns:
+            New batches; these stay as they are.
+
+        Raises:
+            RangeError: If there are more processes than rows in a batch.
+        """
         if self.batch_size < world and not self.is_apart:
             raise RangeError("world", world, f"at most the batch size, {self.batch_size}", "Use larger batches.")
         return DatasetBatches(self.loader, seed=self.seed, rank=rank, world=world, read=self.read)

@@ -19,7 +19,18 @@ CHUNK_BYTES = 1 << 16
 
 
 def data_root(root: Path | str | None = None) -> Path:
-    """The folder of all data: ``root``, else ``$NESTLING_DATA``, else the user's cache folder."""
+    """The folder that all named data sets are in.
+
+    Args:
+        root: A folder of your choice; None for ``$NESTLING_DATA`` or, where that is not set, the user's cache folder.
+
+    Returns:
+        The folder, which need not exist yet. A data set is in the folder of its name in it.
+
+    Examples:
+        >>> nl.data.data_root("downloads").name
+        'downloads'
+    """
     return Path(root or os.environ.get(ROOT_VARIABLE) or pooch.os_cache("nestling")).expanduser()
 
 

@@ -12,10 +12,20 @@ from nestling.data.sources import SOURCES, Layout, OfficialSet
 
 @dataclass(frozen=True)
 class Found:
-    """A data set, without reading it: ``splits`` can be loaded from ``where``; ``how`` says how to get the others.
+    """A data set as far as it can be known without reading it.
 
-    ``can_fetch`` says whether ``load`` fetches missing files. ``num_examples`` is None if it is unknown, or if no file
-    is present. ``where`` is None for data that comes with a package.
+    Attributes:
+        name: What ``load`` takes.
+        task: ``"classification"``, ``"segmentation"`` or ``"regression"``.
+        splits: The splits that can be loaded now.
+        num_examples: How many examples are here; None if that is unknown, or no file is present.
+        where: The folder of its files; None for data that comes with a package, or is missing.
+        how: How to get what is missing; empty if nothing is.
+        can_fetch: Whether ``load`` fetches missing files where there is a network connection.
+
+    Examples:
+        >>> next(entry for entry in nl.data.found() if entry.name == "digits").splits
+        ('train', 'validation', 'test')
     """
 
     name: str
@@ -28,7 +38,18 @@ class Found:
 
 
 def found(root: Path | str | None = None) -> list[Found]:
-    """Look for every named data set; fetches nothing and computes no checksum."""
+    """Look for every named data set; fetches nothing and computes no checksum.
+
+    Args:
+        root: The folder of all data sets; None for the usual one (``data_root``).
+
+    Returns:
+        An entry per data set, also for those that are missing.
+
+    Examples:
+        >>> [entry.name for entry in nl.data.found("an/empty/folder") if entry.splits]  # that need no files
+        ['digits', 'cluttered_digits']
+    """
     folder = data_root(root)
     return [_look(source, folder) for source in SOURCES.values()]
 

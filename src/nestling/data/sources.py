@@ -11,8 +11,9 @@ from nestling.data import class_names, readers
 from nestling.data.options import Augment
 from nestling.data.parts import WHOLE, Part
 from nestling.data.record import Task
+from nestling.data.text import Texts, read_news, read_sentences
 
-Reader = Callable[[Sequence[Path]], Part]
+Reader = Callable[[Sequence[Path]], Part | Texts]
 
 
 class Layout(NamedTuple):
@@ -86,11 +87,7 @@ def _cifar(
 
 
 def _cifar_layouts(
-    names: list[str],
-    folder: str,
-    archive: str,
-    decode: Callable[[Sequence[bytes], str, int], Part],
-    num_classes: int,
+    names: list[str], folder: str, archive: str, decode: Callable[[Sequence[bytes], str, int], Part], num_classes: int
 ) -> tuple[Layout, ...]:
     """The layouts of one part: separate files, the folder that the archive unpacks to, and the archive."""
     inside = tuple(f"{folder}/{name}" for name in names)
@@ -103,10 +100,7 @@ def _cifar_layouts(
 
 
 def _svhn(part: str) -> tuple[Layout, ...]:
-    return (
-        Layout((f"{part}_32x32.mat",), readers.svhn_mat),
-        Layout((f"{part}_32x32.npz",), readers.svhn_npz),
-    )
+    return (Layout((f"{part}_32x32.mat",), readers.svhn_mat), Layout((f"{part}_32x32.npz",), readers.svhn_npz))
 
 
 def _tiny(part: str, folder: str) -> tuple[Layout, ...]:
@@ -116,6 +110,10 @@ def _tiny(part: str, folder: str) -> tuple[Layout, ...]:
         Layout((readers.TINY_TOP + folder, readers.TINY_TOP + "wnids.txt"), unpacked),
         Layout(("tiny-imagenet-200.zip",), partial(readers.tiny_zip, part=part)),
     )
+
+
+def _table_layout(file: str, read: Callable[..., Texts], classes: tuple[str, ...]) -> tuple[Layout]:
+    return (Layout((file,), partial(read, num_classes=len(classes))),)
 
 
 _CIFAR10_FILES: dict[str, tuple[str, ...]] = {
@@ -179,6 +177,26 @@ SOURCES = {
             downloads=dict.fromkeys(("train", "test"), ("tiny-imagenet-200.zip",)),
             mean=(0.4802, 0.4481, 0.3975),
             std=(0.2770, 0.2691, 0.2821),
+        ),
+        OfficialSet(
+            "sst2",
+            {
+                "train": _table_layout("train.tsv", read_sentences, class_names.SENTIMENT),
+                "test": _table_layout("dev.tsv", read_sentences, class_names.SENTIMENT),
+            },
+            {"train": 67349, "test": 872},
+            class_names.SENTIMENT,
+            advice="Unpack train.tsv and dev.tsv of SST-2.zip of GLUE (gluebenchmark.com/tasks)",
+        ),
+        OfficialSet(
+            "ag_news",
+            {
+                "train": _table_layout("train.csv", read_news, class_names.NEWS),
+                "test": _table_layout("test.csv", read_news, class_names.NEWS),
+            },
+            {"train": 120000, "test": 7600},
+            class_names.NEWS,
+            advice="Unpack train.csv and test.csv of ag_news_csv.tar.gz, the set of Zhang, Zhao and LeCun (2015)",
         ),
     )
 }

@@ -109,7 +109,7 @@ def _taken_by_group(groups: Tensor, number: int, random: torch.Generator) -> Ten
 
 def _renumbered(part: Part, new_numbers: Tensor) -> Part:
     kept = _rows(part, new_numbers[part.split.targets] >= 0)
-    return replace(kept, split=Split(kept.split.inputs, new_numbers[kept.split.targets]))
+    return replace(kept, split=replace(kept.split, targets=new_numbers[kept.split.targets]))
 
 
 def _of_classes(split: Split, chosen: Tensor) -> Split:

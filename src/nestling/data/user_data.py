@@ -33,7 +33,8 @@ def read_path(path: Path, wanted: Collection[str], resize: Size | None = None) -
     if path.is_dir():
         return _folder(path, wanted, resize)
     if path.suffix != ".npz":
-        raise DataError(f"{path} is neither an .npz file nor a folder of images. Convert it with numpy.savez.")
+        kinds = "an .npz file, a folder of images or a table of texts (.tsv, .csv)"
+        raise DataError(f"{path} is none of these: {kinds}. Convert it with numpy.savez.")
     return _npz(path)
 
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from nestling.delivery.about import data_record, known_of
     from nestling.delivery.agreement import Agreement
     from nestling.delivery.all_widths import all_widths_model
+    from nestling.delivery.cascaded import averages_draws, cascade_record, with_its_cuts
     from nestling.delivery.drawn import drawn_graph
     from nestling.delivery.export import Exported, export
     from nestling.delivery.formats import FORMATS
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         write_small,
     )
     from nestling.delivery.small_record import small_record
+    from nestling.delivery.triton import write_triton
     from nestling.storage import Packing
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "to_int8",
     "to_packed",
     "write_hub",
+    "write_triton",
 ]
 
 imports_lazily(__name__)

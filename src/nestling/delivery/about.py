@@ -45,7 +45,19 @@ class Known:
 
 
 def data_record(data: Data | Mapping[str, Any] | None) -> dict[str, Any]:
-    """The record of data, from the data or as a run has it; empty for loaders of which nothing is known."""
+    """What a file must know of its data: how inputs are normalised, whether they are bytes, and classes.
+
+    Args:
+        data: The data, its record as a run has it, or None where nothing is known, as for loaders of yours.
+
+    Returns:
+        The record, with values that JSON can hold; empty for None.
+
+    Examples:
+        >>> record = nl.delivery.data_record(data)
+        >>> record["input_shape"], record["as_bytes"], record["classes"][:2]
+        ([1, 8, 8], True, ['0', '1'])
+    """
     if data is None:
         return {}
     if isinstance(data, Data):
@@ -53,7 +65,7 @@ def data_record(data: Data | Mapping[str, Any] | None) -> dict[str, Any]:
         return {
             "name": data.name,
             "task": data.task,
-            "as_bytes": first.inputs.dtype == torch.uint8,
+            "as_bytes": first.has_bytes,
             "input_shape": list(data.input_shape),
             "classes": list(data.classes),
             "mean": list(data.mean),
@@ -72,25 +84,35 @@ def described(
 ) -> dict[str, Any]:
     """What is known of a plain network, as JSON has it; ``cut`` is the cut of ``nested`` that was ``asked`` for.
 
-    Example:
-        >>> described(small, Known(run.data), nl.cost(run.nested, cut), run.nested, cut)["classes"]
+    Examples:
+        >>> from nestling.delivery.about import Known, described
+        >>> half = curve.under(macs="0.5x")
+        >>> described(nl.extract(nested, half), Known(run.data), nl.cost(nested, half), nested, half)["classes"]
         ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9']
     """
-    calibration, likelihood = known.calibration, known.likelihood
+    likelihood = known.likelihood
     about: dict[str, Any] = {"format": FORMAT, "nestling": __version__, "torch": torch.__version__}
     about |= {"data": {key: known.data.get(key) for key in ("name", "task", "as_bytes", *NORMALISED_BY)}}
     about |= {"classes": list(known.data.get("classes") or ())}
     about |= {"likelihood": None if likelihood is None else likelihood.settled().to_dict()}
-    about |= {"temperature": known.temperature, "thresholds": {}, "calibrated_on": None}
-    if calibration is not None:
-        about["thresholds"] = {str(coverage): value for coverage, value in calibration.thresholds.items()}
-        about["calibrated_on"] = {"num_examples": calibration.num_examples, "samples": calibration.samples}
+    about |= described_calibration(known.calibration)
     about |= {"name": None, "cut": None, "kept": None}
     if nested is not None and cut is not None:
         name = cut_names(nested.groups, [asked or cut])[cut]
         about |= {"name": name, "cut": cut.as_dict(), "kept": cut.share_of(full_cut(nested.groups))}
     about |= {"cost": {name: value for name, value in vars(cost).items() if value is not None}}
     return about | {"run": known.run, "weights": tensors_digest(network.state_dict().values())}
+
+
+def described_calibration(calibration: Calibration | None) -> dict[str, Any]:
+    """How the probabilities of a cut were calibrated, as JSON has it; temperature 1 is not at all."""
+    if calibration is None:
+        return {"temperature": 1.0, "thresholds": {}, "calibrated_on": None}
+    return {
+        "temperature": calibration.temperature,
+        "thresholds": {str(coverage): value for coverage, value in calibration.thresholds.items()},
+        "calibrated_on": {"num_examples": calibration.num_examples, "samples": calibration.samples},
+    }
 
 
 def described_inputs(ports: Sequence[Port]) -> list[dict[str, Any]]:

@@ -14,10 +14,17 @@ PROBABILITIES = "probs"
 
 @dataclass(frozen=True)
 class Agreement:
-    """How many of ``num_examples`` keep their class, and how far the outputs are from those in float.
+    """How far the answers of a quantised file are from those of the file in float.
 
-    ``same_class`` is a share of examples, or of pixels for masks, and None for a file without classes. ``largest`` has
-    the largest difference of an entry, for each output of real numbers.
+    Attributes:
+        num_examples: The held-out examples that both files answered.
+        same_class: The share of examples that keep their class, or of pixels for masks; None for a file without
+            classes.
+        largest: The largest difference of an entry, for each output of real numbers.
+
+    Examples:
+        >>> print(nl.delivery.Agreement(64, 0.984375, {"probs": 0.021}))
+        of 64 held-out examples 98.44% keep their class, largest differences: probs 0.021
     """
 
     num_examples: int
@@ -40,16 +47,16 @@ def agreement_of(float_file: Session, quantised: Session, batches: Iterable[Mapp
     largest: dict[str, float] = {}
     count, same = 0, 0.0
     for batch in batches:
-        expected, found = float_file.run(batch), quantised.run(batch)
+        expected, answers = float_file.run(batch), quantised.run(batch)
         real = [name for name, array in expected.items() if array.dtype.kind == "f"]
         for name in real:
-            if not np.isfinite(found[name]).all():
+            if not np.isfinite(answers[name]).all():
                 raise NonFiniteError(name, "NaN or infinity from the quantised file", "finite", "Leave it in float.")
-            largest[name] = max(largest.get(name, 0.0), float(np.abs(expected[name] - found[name]).max()))
+            largest[name] = max(largest.get(name, 0.0), float(np.abs(expected[name] - answers[name]).max()))
         size = len(next(iter(batch.values())))
         count += size
         if PROBABILITIES in real:
-            classes = expected[PROBABILITIES].argmax(1) == found[PROBABILITIES].argmax(1)
+            classes = expected[PROBABILITIES].argmax(1) == answers[PROBABILITIES].argmax(1)
             same += size * float(classes.mean())
     if not count:
         raise ArgumentError("held_out", "no batch", "at least one batch of real inputs", "Pass validation data.")

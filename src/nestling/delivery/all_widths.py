@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,20 +15,23 @@ from nestling.delivery.formats.onnx import converted, finished
 from nestling.delivery.graphs import plain_graph
 from nestling.delivery.open_program import open_program, refused_by_exporter
 from nestling.delivery.source import as_known, source_of
-from nestling.delivery.width_table import ROW, Wanted, WidthTable
+from nestling.delivery.width_table import ROW, WidthTable
 from nestling.errors import ArgumentError
+from nestling.prediction import Calibration, CutLike
 from nestling.running import Nested, OpenWidths, in_mode
 
-GraphOf = Callable[[nn.Module], Graph]
+GraphOf = Callable[[nn.Module, Callable[[], Tensor]], Graph]
+"""The graph to write, from a plain network and from what gives the temperature of its probabilities in a call."""
 
 
 def all_widths_model(
     nested: Nested,
-    cuts: Mapping[str, Wanted] | Sequence[Wanted],
+    cuts: Mapping[str, CutLike] | Sequence[CutLike],
     graph_of: GraphOf | None = None,
     *,
     quality: Mapping[str, float] | None = None,
     each_group: bool = False,
+    calibrations: Sequence[Calibration] = (),
 ) -> Any:  # noqa: ANN401  (onnx's model, which is a protocol buffer)
     """The ONNX model of a network at several cuts, with one copy of the weights.
 
@@ -43,6 +47,8 @@ def all_widths_model(
         quality: The quality of cuts, for the record, by the name of the cut.
         each_group: Give each group a dimension, the size of which is the number of its units, so that cuts beside those
             of the table can be chosen too. By default groups share a dimension whose units stay in proportion.
+        calibrations: The calibrations of some of the cuts. A row of the table has the temperature and the thresholds of
+            its cut; the temperature is in the graph, as far as ``graph_of`` has probabilities.
 
     Returns:
         The model. Under the key "nestling" of its metadata is the record, as JSON; its entry "widths" has the table.
@@ -51,17 +57,19 @@ def all_widths_model(
         ArgumentError: The cuts are less than two, or differ in more than units and norms: in bits or whole layers.
         NestlingError: The network can't be written with open sizes; the message names the layer or line.
 
-    Example:
-        >>> model = all_widths_model(nested, [0.25, 0.5, 1.0])
-        >>> onnx.save(model, "network.onnx")
+    Examples:
+        >>> model = nl.delivery.all_widths_model(nested, [0.5, 1.0])
+        >>> [output.name for output in model.graph.output]
+        ['probs', 'logits']
     """
     check_extra("onnx", "onnx", "onnxscript")
     from nestling.delivery.open_onnx import edited  # needs onnx, which may be missing
 
-    table = WidthTable(nested, cuts, each_group=each_group)
+    table = WidthTable(nested, cuts, each_group=each_group, calibrations=calibrations)
     with in_mode(nested, training=False), torch.no_grad():
         network = table.network()
-        graph = _with_dimensions((graph_of or _plain(nested))(network), network, table, quality)
+        temperature = partial(network.in_row, table.temperatures)
+        graph = _with_dimensions((graph_of or _plain(nested))(network, temperature), network, table, quality)
         program = open_program(graph, table.dimensions)
         try:
             proto = converted(graph, program)
@@ -73,7 +81,7 @@ def all_widths_model(
 def _plain(nested: Nested) -> GraphOf:
     """Makes the graph of one pass with the mean weights."""
     source = source_of(nested, None, None, as_known(nested, Known(), None), "nchw", None)
-    return lambda network: plain_graph(replace(source, network=network))
+    return lambda network, temperature: plain_graph(replace(source, network=network), temperature=temperature)
 
 
 def _with_dimensions(

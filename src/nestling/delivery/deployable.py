@@ -1,7 +1,7 @@
 """The module that goes into a file: from inputs as a user has them to answers in the user's terms."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from nestling.delivery.formats import Port
 from nestling.errors import ArgumentError, DtypeError
 from nestling.prediction import Likelihood
+from nestling.running import Call
 from nestling.runtime import BATCH
 from nestling.torch_parts import pytree
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]
 BYTE = 255.0
 """The largest value of a byte, which is 1 on the scale of the mean and the standard deviation."""
 
@@ -56,17 +56,21 @@ class Normalise(nn.Module):
 
 
 class Answer(nn.Module):
-    """An output of a network as its likelihood reads it, with a temperature, as a tuple in the order of ``names``."""
+    """An output of a network as its likelihood reads it, with a temperature, as a tuple in the order of ``names``.
 
-    def __init__(self, likelihood: Likelihood, temperature: float, output: Tensor) -> None:
+    A temperature that differs between the calls of a file is the result of a function.
+    """
+
+    def __init__(self, likelihood: Likelihood, temperature: float | Callable[[], Tensor], output: Tensor) -> None:
         super().__init__()
         self.likelihood = likelihood.settled().requires_grad_(False).cpu()
         self.temperature = temperature
-        self.names = tuple(self.likelihood.answers(output, temperature))
+        self.names = tuple(self.likelihood.answers(output, 1.0))
 
     def forward(self, output: Tensor) -> tuple[Tensor, ...]:
         """The named answers (B, ...)."""
-        return tuple(self.likelihood.answers(output, self.temperature).values())
+        temperature = self.temperature() if callable(self.temperature) else self.temperature
+        return tuple(self.likelihood.answers(output, temperature).values())
 
 
 class Called(nn.Module):
@@ -100,18 +104,18 @@ def ports_of(network: nn.Module, call: Call) -> tuple[Port, ...]:
     """The inputs of a plain network: each tensor of a call, under the name that the network's code has for it."""
     args, kwargs = call
     parameters = inspect.signature(network.forward).parameters.values()
-    own = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    named = {own[n] if n < len(own) else f"input_{n}": value for n, value in enumerate(args)} | kwargs
-    found: dict[str, Tensor] = {}
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    named = {positional[n] if n < len(positional) else f"input_{n}": value for n, value in enumerate(args)} | kwargs
+    inputs: dict[str, Tensor] = {}
     for name, value in named.items():
         tensors = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
-        found |= {name if len(tensors) == 1 else f"{name}_{n}": tensor for n, tensor in enumerate(tensors)}
-    if not found:
+        inputs |= {name if len(tensors) == 1 else f"{name}_{n}": tensor for n, tensor in enumerate(tensors)}
+    if not inputs:
         raise ArgumentError("example", "no tensor", "an input of the network", "Pass the tensors of a call.")
-    size = next((tensor.shape[0] for tensor in found.values() if tensor.ndim), None)
+    size = next((tensor.shape[0] for tensor in inputs.values() if tensor.ndim), None)
     return tuple(
         Port(name, tensor, {0: BATCH} if tensor.ndim and tensor.shape[0] == size else {})
-        for name, tensor in found.items()
+        for name, tensor in inputs.items()
     )
 
 
@@ -119,11 +123,11 @@ def _named(output: Any) -> dict[str, Tensor]:  # noqa: ANN401
     if isinstance(output, Tensor):
         return {"output": output}
     if isinstance(output, Mapping):
-        found = {str(name): value for name, value in output.items() if isinstance(value, Tensor)}
+        tensors_by_name = {str(name): value for name, value in output.items() if isinstance(value, Tensor)}
     else:
         tensors = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
-        found = {f"output_{number}": tensor for number, tensor in enumerate(tensors)}
-    if not found:
+        tensors_by_name = {f"output_{number}": tensor for number, tensor in enumerate(tensors)}
+    if not tensors_by_name:
         needed, advice = "a network that returns tensors", "Pick a tensor with nest(..., output=)."
         raise DtypeError("network", f"one that returns a {type(output).__name__}", needed, advice)
-    return found
+    return tensors_by_name

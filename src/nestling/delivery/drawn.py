@@ -8,9 +8,10 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from nestling.delivery.answers import answer_names, answers
+from nestling.delivery.fields import Fields
 from nestling.delivery.formats import Graph, Port
 from nestling.delivery.mean_graph import LINEAR, DrawnLayer, MeanGraph, mean_graph, size_of
-from nestling.errors import ArgumentError, NestlingError
+from nestling.errors import NestlingError
 from nestling.prediction import Likelihood, likelihood_for
 from nestling.reading import Cut
 from nestling.running import TOLERANCE, Nested, extract, gap
@@ -42,34 +43,30 @@ def drawn_graph(
     Raises:
         NestlingError: If nothing is drawn, or the network can't run with open batches.
 
-    Example:
-        >>> graph = drawn_graph(nested, 0.5)
-        >>> noise = noise_for(graph.about["noise"], seed=0, batch=len(x))
-        >>> probs, entropy, aleatoric, epistemic = graph.module(x, torch.from_numpy(noise))
+    Examples:
+        >>> graph = nl.delivery.drawn_graph(nested, 0.5)
+        >>> noise = nl.runtime.noise_for(graph.about["noise"], seed=0, batch=len(images))
+        >>> probs, entropy, aleatoric, epistemic = graph.module(images, torch.from_numpy(noise))
+        >>> tuple(probs.shape)
+        (100, 10)
     """
     means = mean_graph(nested, cut)
-    if not means.layers:
-        given, advice = "a network without variational layers", "Nest it with weights='auto', or export it plain."
-        raise ArgumentError("nested", given, "one whose weights are drawn", advice)
     module = DrawnGraph(means, likelihood_for(nested, likelihood), temperature).eval()
     record = module.noise
     example = means.example
     sizes = {"samples": SAMPLES, "batch": len(example)}
     noise = example.new_zeros(*(sizes[axis] for axis in record["axes"]), record["values"])
     _check(module, extract(nested, cut), example)
-    ports = (
-        Port("x", example, {0: "batch"}),
-        Port("noise", noise, dict(enumerate(record["axes"]))),
-    )
+    ports = (Port("x", example, {0: "batch"}), Port("noise", noise, dict(enumerate(record["axes"]))))
     return Graph(module, ports, answer_names(module.likelihood), {"noise": record})
 
 
 class DrawnGraph(nn.Module):
-    """Answers for inputs and noise: each layer's outputs move by one noise value per unit or channel, and draw.
+    """Answers for inputs and noise: each draw moves the outputs of every layer.
 
-    The noise of an output channel is the same at all positions, with the variance that it has if inputs are the same at
-    all positions. Noise is (S, N), the same for all examples, if each layer draws one weight for a whole batch, and
-    otherwise (S, B, N).
+    The variance of an output channel is that of inputs that are the same at all positions. If a layer draws one weight
+    for all positions, its noise differs between them as ``Fields`` says; else it is the same at all of them. Noise is
+    (S, N), the same for all examples, if each layer draws one weight for a whole batch, and otherwise (S, B, N).
     """
 
     def __init__(self, means: MeanGraph, likelihood: Likelihood, temperature: float = 1.0) -> None:
@@ -81,13 +78,25 @@ class DrawnGraph(nn.Module):
             self.register_buffer(node.name, tensor)
         for node, reading in means.layers.items():
             self.register_buffer(f"{node.name}_variance", _even_variance(node, reading))
+        has_fields = {node: reading for node, reading in means.layers.items() if _draws_one_weight(node, reading)}
+        self.fields = nn.ModuleDict({node.name: Fields(node, reading) for node, reading in has_fields.items()})
 
     @property
     def noise(self) -> dict[str, Any]:
         """The record that a caller makes noise from: its axes, its length, and how much of it each layer takes."""
-        layers = [[reading.path, _num_units(node)] for node, reading in self.means.layers.items()]
+        layers = [[reading.path, self.num_values(node)] for node, reading in self.means.layers.items()]
         axes = ["samples"] if self.shared else ["samples", "batch"]
         return {"axes": axes, "values": sum(number for _, number in layers), "samples": SAMPLES, "layers": layers}
+
+    def num_values(self, node: fx.Node) -> int:
+        """How many noise values a layer takes per draw."""
+        return self.fields_of(node).num_values if node.name in self.fields else _num_units(node)
+
+    def fields_of(self, node: fx.Node) -> Fields:
+        """The fields of a layer that has some."""
+        fields = self.fields[node.name]
+        assert isinstance(fields, Fields)
+        return fields
 
     def forward(self, x: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
         """Answers for inputs (B, ...) and standard normal noise (S, N) or (S, B, N)."""
@@ -103,11 +112,12 @@ class _Run:
     """One call of a graph: values that no draw reaches are computed once, and others for all draws as one batch."""
 
     def __init__(self, module: DrawnGraph, x: Tensor, noise: Tensor) -> None:
-        self.means, self.drawn, self.reads_input = module.means, module.drawn, module.reads_input
+        self.module, self.means = module, module.means
+        self.drawn, self.reads_input = module.drawn, module.reads_input
         self.samples, self.size = noise.shape[0], x.shape[0]
         means, buffers = module.means, dict(module.named_buffers())
         self.variances = {node: buffers[f"{node.name}_variance"] for node in means.layers}
-        sizes = [_num_units(node) for node in means.layers]
+        sizes = [module.num_values(node) for node in means.layers]
         by_draw = noise if noise.ndim > 2 else noise.unsqueeze(1)
         self.noise = dict(zip(means.layers, torch.split(by_draw, sizes, -1), strict=True))
         self.once: dict[fx.Node, Any] = {node: buffers[node.name] for node in means.tensors} | {means.input: x}
@@ -143,18 +153,22 @@ class _Run:
 
     def _layer(self, node: fx.Node) -> Tensor:
         """The outputs of a layer for all draws; if no draw reaches its input, it runs once."""
-        (source, *rest), noise = node.args, self.noise[node]
+        source, *rest = node.args
         assert isinstance(source, fx.Node)
-        first = source not in self.drawn
-        x = self.once[source] if first else self.all[source]
+        x = self.all[source] if source in self.drawn else self.once[source]
+        values = fx.node.map_arg(rest, self.once.__getitem__)
         operation: Any = node.target
-        mean: Tensor = operation(x, *fx.node.map_arg(rest, self.once.__getitem__))
-        std = self._std(node, x)
-        if first:
-            moved = mean.unsqueeze(0) + _to_positions(node, std.unsqueeze(0) * noise)
-            return moved.flatten(0, 1)
-        by_draw = std.reshape(self.samples, self.size, -1) * noise
-        return mean + _to_positions(node, by_draw.flatten(0, 1))
+        mean, std = self._by_draw(operation(x, *values), source), self._by_draw(self._std(node, x), source)
+        noise: Tensor
+        if node.name in self.module.fields:
+            noise = self.module.fields_of(node)(self._by_draw(x, source), std, self.noise[node], values[2:])
+        else:
+            noise = _to_positions(node, std * self.noise[node])
+        return (mean + noise).flatten(0, 1)
+
+    def _by_draw(self, value: Tensor, source: fx.Node) -> Tensor:
+        """(1 or S, B, ...): a value of all draws as it depends on them, for an input that does or does not."""
+        return value.reshape(self.samples, self.size, *value.shape[1:]) if source in self.drawn else value.unsqueeze(0)
 
     def _std(self, node: fx.Node, x: Tensor) -> Tensor:
         """(examples, units): the standard deviation of a layer's outputs."""
@@ -174,8 +188,8 @@ def _check(module: DrawnGraph, plain: nn.Module, example: Tensor) -> None:
     x = torch.randn(len(example) + 2, *example.shape[1:], generator=torch.Generator().manual_seed(0)).to(example)
     shape = (2, module.noise["values"]) if module.shared else (2, len(x), module.noise["values"])
     try:
-        found = module.outputs(x, x.new_zeros(shape))
-        differs = max(gap(plain(x), drawn) for drawn in found) > TOLERANCE
+        outputs = module.outputs(x, x.new_zeros(shape))
+        differs = max(gap(plain(x), drawn) for drawn in outputs) > TOLERANCE
     except RuntimeError:
         differs = True
     if differs:
@@ -193,6 +207,11 @@ def _even_variance(node: fx.Node, reading: DrawnLayer) -> Tensor:
         assert isinstance(source, fx.Node)
         variance = layer.even_weight(variance, [int(size) for size in size_of(source)[-layer.rank :]])
     return reading.scaled(variance)
+
+
+def _draws_one_weight(node: fx.Node, reading: DrawnLayer) -> bool:
+    """Whether a layer draws one weight for all positions, of which there are several."""
+    return reading.layer.sampling in ("shared", "each") and len(size_of(node)) > 2
 
 
 def _num_units(node: fx.Node) -> int:

@@ -15,7 +15,7 @@ class EditedGraph:
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
         self.nodes: list[onnx.NodeProto] = list(model.graph.node)
-        self.initial = {own.name: own for own in model.graph.initializer}
+        self.initial = {tensor.name: tensor for tensor in model.graph.initializer}
         self._count = 0
 
     def makers(self) -> dict[str, onnx.NodeProto]:
@@ -47,7 +47,7 @@ class EditedGraph:
 
     def remove(self, node: onnx.NodeProto) -> None:
         """Take a node out."""
-        self.nodes = [own for own in self.nodes if own is not node]
+        self.nodes = [other for other in self.nodes if other is not node]
 
     def branch(self, node: onnx.NodeProto) -> onnx.GraphProto:
         """A branch of an ``If`` with one node, whose inputs are values outside of it."""
@@ -60,23 +60,23 @@ class EditedGraph:
 
         order = self._before(names)
         read = {name for node in order for name in inputs_of(node)}
-        inputs = [own for own in self.model.graph.input if own.name in read]
+        inputs = [value for value in self.model.graph.input if value.name in read]
         outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names]
-        constants = [own for name, own in self.initial.items() if name in read]
+        constants = [tensor for name, tensor in self.initial.items() if name in read]
         graph = helper.make_graph(order, "sizes", inputs, outputs, constants)
-        model = helper.make_model(graph, opset_imports=[own for own in self.model.opset_import if not own.domain])
+        model = helper.make_model(graph, opset_imports=[opset for opset in self.model.opset_import if not opset.domain])
         evaluator = ReferenceEvaluator(model)
-        given = [{own.name: np.zeros(row[own.name], np.uint8) for own in inputs} for row in rows]
-        found: list[Any] = [evaluator.run(None, sizes) for sizes in given]
-        return {name: [len(values[number]) for values in found] for number, name in enumerate(names)}
+        given = [{value.name: np.zeros(row[value.name], np.uint8) for value in inputs} for row in rows]
+        results: list[Any] = [evaluator.run(None, sizes) for sizes in given]
+        return {name: [len(values[number]) for values in results] for number, name in enumerate(names)}
 
     def write(self) -> None:
         """Put nodes and constants that are used back into the model."""
-        order = self._before([own.name for own in self.model.graph.output])
+        order = self._before([value.name for value in self.model.graph.output])
         del self.model.graph.node[:], self.model.graph.initializer[:], self.model.graph.value_info[:]
         self.model.graph.node.extend(order)
-        read = {name for node in order for name in inputs_of(node)} | {own.name for own in self.model.graph.output}
-        self.model.graph.initializer.extend(own for name, own in self.initial.items() if name in read)
+        read = {name for node in order for name in inputs_of(node)} | {value.name for value in self.model.graph.output}
+        self.model.graph.initializer.extend(tensor for name, tensor in self.initial.items() if name in read)
 
     def _before(self, names: Iterable[str]) -> list[onnx.NodeProto]:
         """The nodes that some values need, each after those that it needs itself."""
@@ -95,5 +95,5 @@ class EditedGraph:
 
 def inputs_of(node: onnx.NodeProto) -> list[str]:
     """The values that a node reads, those that its branches read among them."""
-    inside = [inner for own in node.attribute if own.HasField("g") for inner in own.g.node]
+    inside = [inner for attribute in node.attribute if attribute.HasField("g") for inner in attribute.g.node]
     return [*node.input, *(name for inner in inside for name in inputs_of(inner))]

@@ -22,7 +22,7 @@ def fold_norms(graph: EditedGraph) -> None:
         layer = makers.get(norm.input[0])
         if layer is None or layer.op_type not in _OUTPUT_AXIS or len(graph.users(norm.input[0])) > 1:
             continue
-        attributes = {own.name: own for own in layer.attribute}
+        attributes = {attribute.name: attribute for attribute in layer.attribute}
         is_grouped = layer.op_type == "ConvTranspose" and "group" in attributes and attributes["group"].i > 1
         if is_grouped or (layer.op_type == "Gemm" and not attributes["transB"].i):
             continue
@@ -32,12 +32,12 @@ def fold_norms(graph: EditedGraph) -> None:
 def _fold(graph: EditedGraph, norm: onnx.NodeProto, layer: onnx.NodeProto) -> None:
     """W gamma / sqrt(var + eps), and (b - mean) gamma / sqrt(var + eps) + beta."""
     _, gamma, beta, mean, var = norm.input
-    epsilon = next((own.f for own in norm.attribute if own.name == "epsilon"), 1e-5)
+    epsilon = next((attribute.f for attribute in norm.attribute if attribute.name == "epsilon"), 1e-5)
     deviation = graph.add("Sqrt", [graph.add("Add", [var, graph.constant(epsilon, np.float32)])])
     factor = graph.add("Div", [gamma, deviation])
     axis = _OUTPUT_AXIS[layer.op_type]
     num_axes = 2 if layer.op_type == "Gemm" else 2 + len(next(a.ints for a in layer.attribute if a.name == "dilations"))
-    shape = graph.constant([-1 if own == axis else 1 for own in range(num_axes)])
+    shape = graph.constant([-1 if other == axis else 1 for other in range(num_axes)])
     weight = graph.add("Mul", [layer.input[1], graph.add("Reshape", [factor, shape])])
     bias = _bias_of(graph, layer)
     centred = graph.add("Neg", [mean]) if bias is None else graph.add("Sub", [bias, mean])
@@ -63,7 +63,7 @@ def join_slices(graph: EditedGraph) -> None:
         inner = graph.makers().get(node.input[0])
         if inner is None or inner.op_type != "Slice" or len(graph.users(node.input[0])) > 1:
             continue
-        axes = [_constants(graph, own.input[3]) for own in (inner, node)]
+        axes = [_constants(graph, each.input[3]) for each in (inner, node)]
         if None in axes or set(axes[0] or ()) & set(axes[1] or ()):
             continue
         both = [graph.add("Concat", pair, axis=0) for pair in zip(inner.input[1:], node.input[1:], strict=True)]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nestling.delivery.about import described, described_inputs
 from nestling.delivery.deployable import BYTE, Answer, Called, Deployable, Normalise, output_names, ports_of
@@ -16,15 +16,16 @@ from nestling.errors import ArgumentError
 from nestling.runtime import BATCH, NORMAL
 
 
-def plain_graph(source: Source, ports: Sequence[Port] = ()) -> Graph:
+def plain_graph(source: Source, ports: Sequence[Port] = (), temperature: Callable[[], Tensor] | None = None) -> Graph:
     """One pass with the mean weights: the distribution that the likelihood reads in it, or the outputs as they are.
 
-    ``ports`` are the inputs, by default those that the network's code names.
+    ``ports`` are the inputs, by default those that the network's code names. ``temperature`` takes the place of that
+    which is known.
     """
     args, kwargs = source.example
     output = source.network(*args, **kwargs)
     known = source.known
-    answer = None if known.likelihood is None else Answer(known.likelihood, known.temperature, output)
+    answer = None if known.likelihood is None else Answer(known.likelihood, temperature or known.temperature, output)
     outputs = output_names(output) if answer is None else answer.names
     called = Called(source.network, source.example)
     inputs = ports or ports_of(source.network, source.example)

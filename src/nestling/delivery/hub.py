@@ -9,11 +9,12 @@ from typing import Any
 from torch import nn
 
 from nestling.delivery.formats.extras import check_extra
-from nestling.delivery.model_card import SCORES_FILE, model_card
+from nestling.delivery.model_card import model_card
 from nestling.errors import ArgumentError, RunError
 from nestling.running import Nested, cost
-from nestling.search import Curve
+from nestling.search import CURVE_FILE, Curve
 from nestling.storage import (
+    GROUPS_FILE,
     WEIGHTS_FILE,
     describe,
     load,
@@ -27,17 +28,17 @@ from nestling.storage import (
     write_json,
     write_whole,
 )
-from nestling.training import CALIBRATION_FILE, LOG_FILE, RECIPE_FILE, Run
+from nestling.training import CALIBRATION_FILE, LOG_FILE, RECIPE_FILE, SCORES_FILE, Run
 from nestling.version import __version__
 
 CONFIG_FILE = "config.json"
 CARD_FILE = "README.md"
-CURVE_FILE, PICTURE_FILE = "curve.json", "curve.png"
+PICTURE_FILE = CURVE_FILE.replace(".json", ".png")
 HUB_FILES = (
     CARD_FILE,
     CONFIG_FILE,
     WEIGHTS_FILE,
-    "groups.json",
+    GROUPS_FILE,
     RECIPE_FILE,
     LOG_FILE,
     CALIBRATION_FILE,
@@ -57,19 +58,21 @@ def write_hub(network: Run | Nested, folder: str | PathLike[str], *, licence: st
     says what data and recipe the run had, but not the command and the machine.
 
     Args:
-        network: a run, or a nested network, whose card then has no figures.
-        folder: where to write.
-        licence: the identifier of a licence, such as ``"apache-2.0"``, for the card.
+        network: A run, or a nested network, whose card then has no figures.
+        folder: Where to write.
+        licence: The identifier of a licence, such as ``"apache-2.0"``, for the card.
 
     Returns:
         The folder.
 
     Raises:
-        RunError: if the folder can't be written, or a file of the run is damaged.
+        RunError: If the folder can't be written, or a file of the run is damaged.
+        ArgumentError: If the folder is that of the run.
 
-    Example:
-        >>> write_hub(nl.open_run("runs/vgg"), "vgg-hub")
-        PosixPath('vgg-hub')
+    Examples:
+        >>> place = nl.delivery.write_hub(run, "digits-hub", licence="apache-2.0")
+        >>> sorted(path.name for path in place.iterdir())[:3]
+        ['README.md', 'calibration.json', 'config.json']
     """
     nested = network.nested if isinstance(network, Run) else network
     place = make_folder(folder)
@@ -97,14 +100,22 @@ def load_hub(
     Nothing is unpickled. A folder is read without a network connection.
 
     Args:
-        place: a folder, or the name of a repository, ``"user/name"``, which is fetched first.
-        module: as in ``load``: the network itself, where the files can't say how it is built.
-        revision: the branch, tag or commit of a repository.
-        trust: as in ``load``: whether to run code of yours that the files name.
+        place: A folder, or the name of a repository, ``"user/name"``, which is fetched first.
+        module: As in ``load``: the network itself, where the files can't say how it is built.
+        revision: The branch, tag or commit of a repository.
+        trust: As in ``load``: whether to run code of yours that the files name.
+
+    Returns:
+        The network with all its widths.
 
     Raises:
-        RunError: if a file is damaged, or no nested network of nestling's.
-        ArgumentError: if a repository is to be fetched, and huggingface_hub is not installed.
+        RunError: If a file is damaged, or no nested network of nestling's.
+        ArgumentError: If a repository is to be fetched, and huggingface_hub is not installed.
+
+    Examples:
+        >>> again = nl.delivery.load_hub(nl.delivery.write_hub(nested, "digits-shared"))
+        >>> torch.equal(again(images), nested(images))
+        True
     """
     folder = Path(place)
     if not folder.is_dir():
@@ -121,13 +132,25 @@ def load_hub(
 
 
 def push_hub(folder: str | PathLike[str], repository: str, *, private: bool = True) -> str:
-    """Send a folder that ``write_hub`` wrote to a repository of the hub, and return its address.
+    """Send a folder that ``write_hub`` wrote to a repository of the hub.
 
     The repository is made if it does not exist. Only the files of ``HUB_FILES`` are sent, after the weights were read.
 
+    Args:
+        folder: What ``write_hub`` wrote.
+        repository: ``"user/name"``; you must be logged in to the hub.
+        private: Whether a new repository is private.
+
+    Returns:
+        The address of the repository.
+
     Raises:
-        RunError: if the folder holds no such network.
-        ArgumentError: if huggingface_hub is not installed.
+        RunError: If the folder holds no such network.
+        ArgumentError: If huggingface_hub is not installed.
+
+    Examples:
+        >>> nl.delivery.push_hub("digits-hub", "me/digits-nested")  # doctest: +SKIP
+        'https://huggingface.co/me/digits-nested'
     """
     check_extra("hub", "huggingface_hub")
     from huggingface_hub import HfApi
@@ -164,7 +187,7 @@ def _copy_run(source: Path, target: Path, nested: Nested) -> dict[str, Any]:
     made_by = recipe.get("made_by", {})
     write_json(target / RECIPE_FILE, recipe | {"made_by": {k: v for k, v in made_by.items() if k != "command"}})
     write_whole(target / WEIGHTS_FILE, (source / WEIGHTS_FILE).read_bytes(), check=read_tensors)
-    for name in ("groups.json", LOG_FILE, CALIBRATION_FILE):
+    for name in (GROUPS_FILE, LOG_FILE, CALIBRATION_FILE):
         if (source / name).exists():
             write_whole(target / name, read_bytes(source / name))
     figures = {}

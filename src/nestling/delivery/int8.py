@@ -35,23 +35,24 @@ def to_int8(
     last ones themselves, stay in float: rounded logits would round every probability. Batch norms are folded first.
 
     Args:
-        source: the file in float, as ``export`` wrote it.
-        target: where to write.
-        calibration: batches of real inputs, each an array (B, ...) per input of the file, by name.
-        held_out: other batches, on which both files are compared.
-        least_agreement: the least share of held-out examples whose class must stay the same, if the file has classes.
+        source: The file in float, as ``export`` wrote it.
+        target: Where to write.
+        calibration: Batches of real inputs, each an array (B, ...) per input of the file, by name.
+        held_out: Other batches, on which both files are compared.
+        least_agreement: The least share of held-out examples whose class must stay the same, if the file has classes.
 
     Returns:
         Sizes, layers, and how far the answers are from those in float; the file's record has the agreement too.
 
     Raises:
-        ArgumentError: if there are no examples, or the file has no layer to quantise.
-        NestlingError: if fewer examples agree than they must; then nothing is written.
+        ArgumentError: If there are no examples, or the file has no layer to quantise.
+        NestlingError: If fewer examples agree than they must; then nothing is written.
 
-    Example:
-        >>> batches = [{"images": images} for images in calibration_images]  # (B, 3, 32, 32) bytes
-        >>> to_int8("vgg.onnx", "vgg-int8.onnx", batches[:8], batches[8:])
-        vgg-int8.onnx: 2,426,914 bytes (9,505,455 before); layers: 9 in int8, 1 in float32; of 64 held-out ...
+    Examples:
+        >>> pixels = data.train.inputs.numpy()  # bytes (N, 1, 8, 8), as the file takes them
+        >>> batches = [{"images": pixels[start : start + 64]} for start in range(0, 640, 64)]
+        >>> nl.delivery.to_int8("digits.onnx", "digits-int8.onnx", batches[:8], batches[8:], least_agreement=0.8)
+        digits-int8.onnx: ... bytes (... before); layers: 2 in int8, 1 in float32; of 128 held-out examples ...
     """
     check_extra("onnx", "onnx", "onnxruntime")
     import onnx
@@ -89,7 +90,7 @@ def _quantised(model: Any, layers: Mapping[str, str], calibration: Iterable[Arra
     if not inner:
         given = f"a file of {len(layers)} layers, of which none is followed by another"
         raise ArgumentError("source", given, "a file with inner layers", "Leave it in float: it is small.")
-    inside = _between(model, inner)
+    inside = inner | (_before(model, inner) & _after(model, inner))  # and the nodes between two of them
     reader, path = _Reader(calibration), folder / "quantised.onnx"
     quantize_static(
         model,
@@ -126,11 +127,6 @@ def _layers(model: Any) -> dict[str, str]:  # noqa: ANN401
     return {node.name: _INT8 if node.name in followed else _FLOAT for node in nodes}
 
 
-def _between(model: Any, layers: set[str]) -> set[str]:  # noqa: ANN401
-    """The layers, and the nodes that have one of them before and one of them behind them."""
-    return layers | (_before(model, layers) & _after(model, layers))
-
-
 def _before(model: Any, names: set[str]) -> set[str]:  # noqa: ANN401
     """The nodes whose outputs reach the input of one of some nodes."""
     return _reaching(reversed(model.graph.node), names, lambda node: (node.output, node.input))
@@ -143,11 +139,11 @@ def _after(model: Any, names: set[str]) -> set[str]:  # noqa: ANN401
 
 def _reaching(nodes: Iterable[Any], names: set[str], ends: Any) -> set[str]:  # noqa: ANN401
     """The nodes that are met on the way from some nodes on; ``ends`` are the near and far tensors of a node."""
-    tensors, found = set[str](), set[str]()
+    tensors, reached = set[str](), set[str]()
     for node in nodes:
         near, far = ends(node)
         if tensors & set(near):
-            found.add(node.name)
-        if node.name in names or node.name in found:
+            reached.add(node.name)
+        if node.name in names or node.name in reached:
             tensors |= set(far)
-    return found
+    return reached

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from nestling.errors import ArgumentError, NestlingError
 from nestling.reading import Cut
 from nestling.running import Nested, batch_of, extract
-from nestling.running.layers import VariationalLayer, mean_name
+from nestling.running.layers import VariationalLayer, mean_name, variational_layers
 from nestling.running.moments import scale_and_shift
 from nestling.torch_parts import BATCH_NORM_IN_EVAL
 
@@ -103,8 +103,11 @@ def mean_graph(nested: Nested, cut: float | Mapping[str, int] | Cut) -> MeanGrap
         raise NestlingError(
             f"the network's graph can't be recorded for batches of any size ({why}). Export it without uncertainty."
         ) from None
-    layers = {path: layer for path, layer in network.named_modules() if isinstance(layer, VariationalLayer)}
-    return _read(program, layers, args[0])
+    means = _read(program, variational_layers(network), args[0])
+    if not means.layers:
+        given, advice = "a network without variational layers", "Nest it with weights='auto', or export it plain."
+        raise ArgumentError("nested", given, "one whose weights are drawn", advice)
+    return means
 
 
 def _read(program: torch.export.ExportedProgram, layers: Mapping[str, VariationalLayer], example: Tensor) -> MeanGraph:

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nestling.errors import printable
+from nestling.search import CURVE_FILE
 from nestling.tables import percent, thousands
+from nestling.training import SCORES_FILE
 
-SCORES_FILE, CURVE_FILE = "scores.json", "curve.json"
 _TAGS = ("nestling", "nested", "bayesian", "uncertainty-quantification", "model-compression")
 _TASKS = {"classification": "image-classification", "segmentation": "image-segmentation"}
 _MEASURED = {

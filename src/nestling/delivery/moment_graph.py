@@ -24,7 +24,6 @@ from nestling.delivery.moment_rules import (
     sum_of,
     whole,
 )
-from nestling.errors import ArgumentError
 from nestling.prediction import OUTPUT_SAMPLES, Likelihood, likelihood_for
 from nestling.reading import Cut
 from nestling.running import Nested
@@ -57,14 +56,13 @@ def moments_graph(
     Raises:
         NestlingError: If nothing is drawn, or an operation has no rule: the error names it.
 
-    Example:
-        >>> graph = moments_graph(nested, 0.5)
-        >>> probs, entropy, aleatoric, epistemic = graph.module(x)
+    Examples:
+        >>> graph = nl.delivery.moments_graph(nested, 0.5)
+        >>> probs, entropy, aleatoric, epistemic = graph.module(images)
+        >>> tuple(probs.shape)
+        (100, 10)
     """
     means = mean_graph(nested, cut)
-    if not means.layers:
-        given, advice = "a network without variational layers", "Nest it with weights='auto', or export it plain."
-        raise ArgumentError("nested", given, "one whose weights are drawn", advice)
     module = MomentsGraph(means, likelihood_for(nested, likelihood), temperature).eval()
     return Graph(module, (Port("x", means.example, {0: "batch"}),), answer_names(module.likelihood), {})
 

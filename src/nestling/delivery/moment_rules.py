@@ -99,8 +99,8 @@ class Relu(Rule):
 
     def forward(self, x: Carried) -> tuple[Carried, Back]:
         """By the closed form."""
-        found = rectified(x.mean, whole(x.variance), scaled_std(x.variance))
-        return Carried(found.mean, (found.variance,)), lambda slope: (slope * found.slopes[0],)
+        moments = rectified(x.mean, whole(x.variance), scaled_std(x.variance))
+        return Carried(moments.mean, (moments.variance,)), lambda slope: (slope * moments.slopes[0],)
 
 
 class Moved(Rule):
@@ -294,17 +294,17 @@ class MaxPool(Rule):
             for row in range(height)
             for column in range(width)
         ]
-        found = largest([(x.mean[place], variance[place]) for place in places])
+        moments = largest([(x.mean[place], variance[place]) for place in places])
         passed = None
         if self.mixes:
-            passed = (found.variance - found.left_over([variance[place] for place in places]),)
+            passed = (moments.variance - moments.left_over([variance[place] for place in places]),)
 
         def back(slope: Tensor) -> tuple[Tensor]:
-            parts = torch.stack([slope * part for part in found.slopes], 2)
+            parts = torch.stack([slope * part for part in moments.slopes], 2)
             taps = torch.eye(height * width, dtype=slope.dtype, device=slope.device)
             return (_onto_windows(parts, taps.view(-1, 1, height, width), self.stride, size),)
 
-        return Carried(found.mean, (found.variance,), passed), back
+        return Carried(moments.mean, (moments.variance,), passed), back
 
 
 class MaxPoolOfFour(MaxPool):
@@ -360,8 +360,8 @@ def sum_of(tensors: Any) -> Tensor:  # noqa: ANN401
 def _onto_windows(parts: Tensor, taps: Tensor, stride: Sequence[int], size: torch.Size) -> Tensor:
     """Slopes (B, C, parts, H', W') put where windows read, by taps (parts, 1, height, width), and added up."""
     rest = [(length - window) % step for length, window, step in zip(size[2:], taps.shape[2:], stride, strict=True)]
-    spread = F.conv_transpose2d(parts.flatten(0, 1), taps, stride=tuple(stride), output_padding=rest)
-    return spread.view(-1, *size[1:])
+    placed = F.conv_transpose2d(parts.flatten(0, 1), taps, stride=tuple(stride), output_padding=rest)
+    return placed.view(-1, *size[1:])
 
 
 def _window(node: fx.Node) -> tuple[int, int]:

@@ -14,18 +14,18 @@ def write_branches(graph: EditedGraph, rows: Sequence[Mapping[str, int]]) -> Non
 
     ``rows`` has the sizes of the dimensions at each row. When these are fixed, one branch is left.
     """
-    found = [node for node in graph.nodes if node.op_type == OPEN_CONVOLUTION]
-    if not found:
+    open_nodes = [node for node in graph.nodes if node.op_type == OPEN_CONVOLUTION]
+    if not open_nodes:
         return
-    channels = graph.sizes_at([node.input[1] for node in found], rows)
-    for node in found:
+    channels = graph.sizes_at([node.input[1] for node in open_nodes], rows)
+    for node in open_nodes:
         attributes = {a.name: a for a in node.attribute}
         per_group = attributes.pop(PER_GROUP).i
         numbers = sorted({size // per_group for size in channels[node.input[1]]})
         num_channels = graph.add("Shape", [node.input[1]], start=0, end=1)
         graph.remove(node)
         graph.nodes.append(_branched(graph, node, list(attributes.values()), num_channels, per_group, numbers))
-    graph.model.opset_import.remove(next(own for own in graph.model.opset_import if own.domain == DOMAIN))
+    graph.model.opset_import.remove(next(opset for opset in graph.model.opset_import if opset.domain == DOMAIN))
 
 
 def _branched(

@@ -12,19 +12,14 @@ from torch.export import Dim, ExportedProgram
 
 from nestling.delivery.formats import Graph
 from nestling.delivery.formats.exported import plain_attention
+from nestling.delivery.mean_graph import CONVOLUTIONS, TRANSPOSED
 from nestling.errors import ArgumentError, NestlingError
 from nestling.reading import Traced, quiet_torch_logs, user_line
 from nestling.torch_parts import example_size
 
 DOMAIN, OPEN_CONVOLUTION, PER_GROUP = "nestling", "OpenConvolution", "per_group"
 """A convolution that ONNX does not have: it has no number of groups, but that of channels which each group puts out."""
-_CONVOLUTIONS = (torch.ops.aten.conv1d.default, torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default)
-_TRANSPOSED = (
-    torch.ops.aten.conv_transpose1d.default,
-    torch.ops.aten.conv_transpose2d.input,
-    torch.ops.aten.conv_transpose3d.input,
-)
-_GROUPS = dict.fromkeys((*_CONVOLUTIONS, *_TRANSPOSED), 6)
+_GROUPS = dict.fromkeys((*CONVOLUTIONS, *TRANSPOSED), 6)
 """The place of the number of groups among an operation's arguments."""
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _SPLITS = (torch.ops.aten.chunk.default, torch.ops.aten.split.Tensor)
@@ -51,7 +46,7 @@ def open_program(graph: Graph, dimensions: Mapping[str, int]) -> ExportedProgram
         why = f"its code fixes a size that a cut changes{names and f' ({names})'}"
         raise refusal(why, user_line(str(fault)) or user_line(trail)) from fault
     for node in program.graph.nodes:
-        if node.target in _TRANSPOSED and _is_open(node):
+        if node.target in TRANSPOSED and _is_open(node):
             raise refusal("a transposed convolution has a number of groups that a cut changes", layer_of(node))
     return _in_open_operations(program)
 
@@ -83,23 +78,24 @@ def layer_of(node: fx.Node) -> str:
 
 
 def _is_open(node: fx.Node) -> bool:
-    place = _GROUPS[node.target]  # type: ignore[index]
+    place = _GROUPS[node.target]
     return len(node.args) > place and not isinstance(node.args[place], int)
 
 
 def _in_open_operations(program: ExportedProgram) -> ExportedProgram:
     """The program with operations in place of those that the exporter writes for fixed sizes alone."""
-    grouped = any(node.target in _CONVOLUTIONS and _is_open(node) for node in program.graph.nodes)
+    grouped = any(node.target in CONVOLUTIONS and _is_open(node) for node in program.graph.nodes)
     split = any(node.target in _SPLITS for node in program.graph.nodes)
     shared = any(node.target is _ATTENTION and node.kwargs.get("enable_gqa") for node in program.graph.nodes)
     if not (grouped or split or shared):
         return program
-    table: dict[Any, Any] = dict.fromkeys(_CONVOLUTIONS, _marked) if grouped else {}
+    table: dict[Any, Any] = dict.fromkeys(CONVOLUTIONS, _marked) if grouped else {}
     if split:
         table |= {torch.ops.aten.chunk.default: _chunk, torch.ops.aten.split.Tensor: _split}
     if shared:
         table[_ATTENTION] = _attention
-    plain: ExportedProgram = program.run_decompositions(table)
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of torch's own, for copied programs
+        plain: ExportedProgram = program.run_decompositions(table)
     return plain
 
 

@@ -3,8 +3,8 @@
 from typing import Literal
 
 FormatName = Literal["onnx", "openvino", "executorch"]
-Destination = FormatName | Literal["hub"]
-"""A format of a file, or the folder for the Hugging Face hub."""
+Destination = FormatName | Literal["hub", "triton"]
+"""A format of a file, the folder for the Hugging Face hub, or a model repository for Triton."""
 UncertaintyName = Literal["draws", "moments"]
 """What a file can say of its own uncertainty."""
 Layout = Literal["nchw", "nhwc"]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nestling.delivery.formats.extras import check_extra
+from nestling.delivery.formats.onnx import graphs_of
 from nestling.delivery.quantised import LEAST_AGREEMENT, Quantised, write_quantised
 from nestling.errors import ArgumentError
 from nestling.running import Levels
@@ -35,25 +36,29 @@ def to_packed(
     """Write an ONNX file with packed weights, after comparing it with the file in float on held-out examples.
 
     Args:
-        source: the file, as ``export`` wrote it, of a network with nested bits.
-        target: where to write.
-        levels: the levels of each quantised weight, as ``nested.levels_at(cut)`` gives them.
-        held_out: batches of real inputs, each an array (B, ...) per input of the file, by name.
-        activations: what linear layers compute with: ``"int8"`` is fast with 2, 4 and 8 bits; ``"float32"`` gives the
+        source: The file, as ``export`` wrote it, of a network with nested bits.
+        target: Where to write.
+        levels: The levels of each quantised weight, as ``nested.levels_at(cut)`` gives them.
+        held_out: Batches of real inputs, each an array (B, ...) per input of the file, by name.
+        activations: What linear layers compute with: ``"int8"`` is fast with 2, 4 and 8 bits; ``"float32"`` gives the
             same answers as before, and is fast with 4 bits alone.
-        least_agreement: the least share of held-out examples whose class must stay the same, if the file has classes.
+        least_agreement: The least share of held-out examples whose class must stay the same, if the file has classes.
 
     Returns:
         Sizes, how many bits each weight has, whether the runtime computes with them, and the agreement.
 
     Raises:
-        ArgumentError: if there are no examples, or none of the weights is in the file.
-        NestlingError: if fewer examples agree than they must; then nothing is written.
+        ArgumentError: If there are no examples, or none of the weights is in the file.
+        NestlingError: If fewer examples agree than they must; then nothing is written.
 
-    Example:
-        >>> cut = nested.cut(0.5)
-        >>> to_packed("bits.onnx", "bits-packed.onnx", nested.levels_at(cut), batches).layers
-        {'1.weight': 'with 4-bit weights, computed with', ...}
+    Examples:
+        >>> bits = nl.nest(module, example, kinds=("bit",), weights=None, order="uniform")
+        >>> _ = nl.export(bits, "bits.onnx", cut=0.5, compare=False)
+        >>> batches = [{"images": images.numpy()}]
+        >>> cut = nl.Cut(tuple((group.name, 2) for group in bits.groups.free))  # two pairs of levels per weight
+        >>> made = nl.delivery.to_packed("bits.onnx", "packed.onnx", bits.levels_at(cut), batches)
+        >>> made.bytes[1] < made.bytes[0]
+        True
     """
     check_extra("onnx", "onnx", "onnxruntime")
     import onnx
@@ -119,14 +124,14 @@ def _read(node: Any, arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.n
     rows = np.abs(array.reshape(len(array), -1))
     smallest = np.where(rows == 0, np.inf, rows).min(1, initial=np.inf)
     scales = np.where(np.isinf(smallest), 1, smallest).astype(array.dtype)
-    found = array / scales.reshape(-1, *(1,) * (array.ndim - 1))
-    return (found.astype(np.int8), scales) if np.isin(np.abs(found), (0, 1, 2, 4, 8)).all() else None
+    levels = array / scales.reshape(-1, *(1,) * (array.ndim - 1))
+    return (levels.astype(np.int8), scales) if np.isin(np.abs(levels), (0, 1, 2, 4, 8)).all() else None
 
 
 def _own_name(constant: str, scales: np.ndarray, levels: Mapping[str, Levels]) -> str | None:
     """The weight that a constant of a file is: by its name, or by its scales if the file has it under another one."""
     named = next((name for name in levels if f".{constant}".endswith(f".{name}")), None)
-    return named or next((name for name, own in levels.items() if _has_scale(scales, own)), None)
+    return named or next((name for name, weight_levels in levels.items() if _has_scale(scales, weight_levels)), None)
 
 
 def _has_scale(scales: np.ndarray, levels: Levels) -> bool:
@@ -209,11 +214,8 @@ def _replace_constants(model: Any, made: list[Any]) -> None:  # noqa: ANN401
     """Add constants to a model, and remove those that no node reads any more."""
     from onnx import helper
 
-    graphs, read = [model.graph], {port.name for port in model.graph.output}
-    while graphs:
-        for node in graphs.pop().node:
-            read |= set(node.input)
-            graphs += [entry.g for entry in node.attribute if entry.HasField("g")]
+    read = {port.name for port in model.graph.output}
+    read |= {name for graph in graphs_of(model) for node in graph.node for name in node.input}
     kept = [tensor for tensor in model.graph.initializer if tensor.name in read]
     del model.graph.initializer[:]
     model.graph.initializer.extend([*kept, *made])

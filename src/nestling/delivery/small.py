@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from nestling.data import normalised
+from nestling.delivery.about import known_of
 from nestling.delivery.small_record import NORMALISED_BY, checked_record
 from nestling.errors import ArgumentError, RunError, ShapeError
-from nestling.prediction import Calibration, Prediction, likelihood_from, predict
+from nestling.prediction import Prediction, predict
 from nestling.pruning import PRUNED_FILE
-from nestling.running import NUM_PAIRS, PlainGraph, Program, check_num_pairs, program_of
+from nestling.running import NUM_PAIRS, Call, PlainGraph, Program, check_num_pairs, program_of
 from nestling.storage import (
     GRAPH_FILE,
     Packing,
@@ -37,7 +38,21 @@ _AGAIN = "Extract the network again."
 class SmallNetwork(PlainGraph):
     """A small network out of its folder, in eval mode; ``about`` is its record, which ``predict`` goes by.
 
-    Called, it takes inputs as it was trained on, and gives what the extracted network gives.
+    Called, it takes inputs as it was trained on, and gives what the extracted network gives. ``load_small`` makes one.
+
+    Args:
+        plan: The operations of the network, as its folder has them.
+        tensors: The weights by name.
+        buffers: The names of tensors that are no parameters.
+        hidden: The names of tensors that are left out of its state.
+        shared: Names that stand for the same tensor.
+
+    Examples:
+        >>> about = nl.delivery.small_record(run.data, nested.likelihood, run.calibration(0.5))
+        >>> small = nl.delivery.save_small(nl.extract(nested, 0.5), nested.example, "small", about)
+        >>> answer = small.predict(data.test.inputs[:5])  # bytes, as they are in files
+        >>> tuple(answer.probs.shape)
+        (5, 10)
     """
 
     about: Mapping[str, Any]
@@ -55,11 +70,6 @@ class SmallNetwork(PlainGraph):
         Raises:
             RunError: The record does not say what the network takes, as for one trained on loaders of yours.
             ShapeError: The inputs have another shape.
-
-        Example:
-            >>> small = nl.load_small("small")
-            >>> answer = small.predict(images)  # uint8 (N, 1, 28, 28)
-            >>> [small.about["classes"][label] for label in answer.labels]
         """
         data = self.about.get("data") or {}
         if any(data.get(key) is None for key in NORMALISED_BY):
@@ -70,28 +80,21 @@ class SmallNetwork(PlainGraph):
             raise ShapeError("x", f"shape {tuple(x.shape)}", needed, "Resize the inputs, or put the channels first.")
         if x.dtype == torch.uint8 and not data["as_bytes"]:
             raise ArgumentError("x", "bytes", "floats on the scale of the training data", "Convert them.")
-        likelihood, calibration = self.about.get("likelihood"), self.about.get("calibration")
-        inputs = normalised(x, data["mean"], data["std"])
-        return predict(
-            self,
-            inputs,
-            samples=0,
-            likelihood=None if likelihood is None else likelihood_from(likelihood),
-            calibration=None if calibration is None else Calibration.from_dict(calibration),
-            batch_size=batch_size,
-        )
+        known, inputs = known_of(self.about), normalised(x, data["mean"], data["std"])
+        options: dict[str, Any] = {"likelihood": known.likelihood, "calibration": known.calibration}
+        return predict(self, inputs, samples=0, batch_size=batch_size, **options)
 
 
 def save_small(
     network: nn.Module,
-    example: tuple[tuple[Any, ...], dict[str, Any]],
+    example: Call,
     folder: str | PathLike[str],
     about: Mapping[str, Any],
     packing: Packing | None = None,
     *,
     program: bool = False,
 ) -> SmallNetwork:
-    """Write a plain network as a folder of data, which ``load_small`` reads; return the network as it was read back.
+    """Write a plain network as a folder of data, which ``load_small`` reads.
 
     Args:
         network: A plain network, such as ``extract`` gives.
@@ -99,11 +102,20 @@ def save_small(
         folder: Where to write; it is made if it does not exist.
         about: The record of the network, as ``small_record`` makes it, with anything else that JSON can hold.
         packing: How quantised weights are stored.
-        program: Also write ``network.pt2``, which ``torch.export.load`` runs without nestling. torch unpickles parts
-            of such a file, which can run any code: load only files of your own.
+        program: Also write ``network.pt2``, which ``torch.export.load`` runs without nestling. torch unpickles parts of
+            such a file, which can run any code: load only files of your own.
+
+    Returns:
+        The network as it was read back from the folder.
 
     Raises:
         TraceError: The network has something that a graph in JSON can't hold.
+
+    Examples:
+        >>> half = nl.extract(nested, 0.5)
+        >>> small = nl.delivery.save_small(half, nested.example, "small", nl.delivery.small_record(run.data))
+        >>> torch.allclose(small(images), half(images))
+        True
     """
     files = plain_files(network, example, packing)
     stored = program_of(network, example) if program else None
@@ -154,10 +166,12 @@ def load_small(folder: str | PathLike[str], num_pairs: int = NUM_PAIRS) -> Small
     Raises:
         RunError: The folder is damaged, foreign, or of a version that wrote programs for torch to unpickle.
 
-    Example:
-        >>> small = nl.load_small("runs/mnist/small-2414")
-        >>> small(torch.zeros(5, 1, 28, 28)).shape
-        torch.Size([5, 10])
+    Examples:
+        >>> about = nl.delivery.small_record(run.data)
+        >>> _ = nl.delivery.save_small(nl.extract(nested, 0.5), nested.example, "small", about)
+        >>> small = nl.load_small("small")
+        >>> tuple(small(torch.zeros(5, 1, 8, 8)).shape)
+        (5, 10)
     """
     source = Path(folder)
     check_num_pairs(num_pairs)
@@ -165,6 +179,9 @@ def load_small(folder: str | PathLike[str], num_pairs: int = NUM_PAIRS) -> Small
         raise RunError(source / ABOUT_FILE, "is not there", "Give the folder that `nestling extract` wrote.")
     about = read_json(source / ABOUT_FILE)
     digests = about.get("files")
+    if digests is None and (source / PRUNED_FILE).exists():
+        advice = f"Read {PRUNED_FILE} with nl.load_pruned and the network's code, and export that with data=."
+        raise RunError(source / ABOUT_FILE, "is of a pruned network whose graph could not be stored", advice)
     if digests is None:
         problem = f"is of a version that wrote {PROGRAM_FILE}, which torch unpickles and nestling does not read"
         raise RunError(source / ABOUT_FILE, problem, _AGAIN)
@@ -185,8 +202,8 @@ def _check_digest(path: Path, digest: object) -> None:
     """Refuse a file that is not the one that was written with the record."""
     try:
         with plain_file(path).open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise RunError(path, f"can't be read ({error.strerror or error})", _AGAIN) from None
-    if found != digest:
+    if actual != digest:
         raise RunError(path, f"is damaged, or of another network than {ABOUT_FILE}", _AGAIN)

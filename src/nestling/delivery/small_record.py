@@ -23,10 +23,21 @@ def small_record(
     calibration: Calibration | None = None,
     run: str | None = None,
 ) -> dict[str, Any]:
-    """The record of a network as JSON has it, with None for what is not known.
+    """What a small network's folder says of its data and answers, as JSON has it, with None for what is not known.
 
-    ``data`` is the record of its data as a run has it (``Run.data``, or ``data_record``), ``run`` the name that the
-    run has in its files.
+    Args:
+        data: The record of its data: ``Run.data``, or what ``data_record`` gives.
+        likelihood: What its outputs mean.
+        calibration: The temperature and the conformal thresholds of its cut.
+        run: The name that the run has in its files.
+
+    Returns:
+        The record, which ``save_small`` takes.
+
+    Examples:
+        >>> about = nl.delivery.small_record(run.data, nested.likelihood, run.calibration(0.5))
+        >>> about["data"]["name"], len(about["classes"]), sorted(about)[:3]
+        ('digits', 10, ['calibration', 'classes', 'data'])
     """
     record: dict[str, Any] = {"nestling": __version__, "torch": torch.__version__, "run": run}
     record["data"] = {key: data.get(key) for key in ("name", "task", *NORMALISED_BY)}

@@ -1,7 +1,6 @@
-"""What is delivered: a plain network on the CPU, its example, and what is known of it, from whatever was given."""
+"""What is delivered: a plain network on the CPU, its example, and what is known about it, from whatever was given."""
 
 import warnings
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,17 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from nestling.delivery.about import Known
-from nestling.delivery.deployable import Call
 from nestling.delivery.options import Layout
 from nestling.errors import ArgumentError, DtypeError, ShapeError, TraceError
-from nestling.prediction import Likelihood, likelihood_for, likelihood_named
+from nestling.prediction import CutLike, Likelihood, likelihood_for, likelihood_named
 from nestling.pruning import Pruned, to_dense
 from nestling.reading import Cut, full_cut, make_cut
-from nestling.running import Cost, Nested, as_call, cost, cost_of, extract
+from nestling.running import Call, Cost, Nested, as_call, cost, cost_of, extract
 from nestling.torch_parts import pytree
 from nestling.training import Run
-
-CutLike = float | Mapping[str, int] | Cut
 
 
 @dataclass(frozen=True)

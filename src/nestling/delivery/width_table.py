@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nestling.delivery.about import described_calibration
 from nestling.errors import ArgumentError
+from nestling.prediction import Calibration, CutLike
 from nestling.reading import Cut, Group, Holders, cut_names, make_cut
 from nestling.running import Nested, OpenWidths, axes_of, cost, in_mode, kept_of, plain_name
 
-Wanted = float | Mapping[str, int] | Cut
 ROW = "row"
-"""The dimension whose size is the number of a row of the table, counted from 1, where the rows have other norms."""
+"""The dimension whose size is the number of a row of the table, counted from 1, where rows have values of their own."""
 
 FEWEST = 3
 """The fewest sizes of a dimension: torch takes a size of 0, 1 or all of an axis for fixed when it traces."""
@@ -39,11 +40,17 @@ class WidthTable:
     """Some cuts of a network, one a row, and the symbols of the groups whose widths differ among them.
 
     By default the groups that need no symbol of their own share one: those whose units stay in proportion. With
-    ``each_group`` every group has a symbol, whose size is the number of its units.
+    ``each_group`` every group has a symbol, whose size is the number of its units. ``calibrations`` are those of some
+    of the cuts.
     """
 
     def __init__(
-        self, nested: Nested, cuts: Mapping[str, Wanted] | Sequence[Wanted], *, each_group: bool = False
+        self,
+        nested: Nested,
+        cuts: Mapping[str, CutLike] | Sequence[CutLike],
+        *,
+        each_group: bool = False,
+        calibrations: Sequence[Calibration] = (),
     ) -> None:
         self.nested = nested
         self.cuts = _named(nested, cuts)
@@ -54,21 +61,33 @@ class WidthTable:
         open_groups = {name for symbol in self.symbols for name in symbol.units}
         self._fixed = {name: units for name, units in self.kept[0].items() if name not in open_groups}
         self.tables = _tables(nested, list(self.cuts.values()), self.base, self.kept)
+        self.calibrations = _by_row(calibrations, list(self.cuts.values()))
+        self.has_rows = bool(self.tables) or bool((self.temperatures != 1).any())
+
+    @property
+    def temperatures(self) -> Tensor:
+        """The temperature of each row, and ones to fill up."""
+        temperatures = torch.ones(max(len(self.cuts), FEWEST))
+        for row, calibration in enumerate(self.calibrations):
+            temperatures[row] = 1.0 if calibration is None else calibration.temperature
+        return temperatures
 
     @property
     def dimensions(self) -> dict[str, int]:
         """The names of the dimensions, each with its largest size."""
         sizes = {symbol.name: symbol.most for symbol in self.symbols}
-        return sizes | ({ROW: len(self.cuts)} if self.tables else {})
+        return sizes | ({ROW: len(self.cuts)} if self.has_rows else {})
 
     def sizes(self, row: int) -> dict[str, int]:
         """The size of every dimension at a row, counted from 0."""
         sizes = {symbol.name: symbol.size_at(self.kept[row]) for symbol in self.symbols}
-        return sizes | ({ROW: row + 1} if self.tables else {})
+        return sizes | ({ROW: row + 1} if self.has_rows else {})
 
     def units(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """The units that each group keeps, from the sizes of the dimensions, which may be symbolic."""
-        open_units = {name: times * sizes[own.name] for own in self.symbols for name, times in own.units.items()}
+        open_units = {
+            name: times * sizes[symbol.name] for symbol in self.symbols for name, times in symbol.units.items()
+        }
         return self._fixed | open_units
 
     def network(self) -> OpenWidths:
@@ -78,8 +97,8 @@ class WidthTable:
     def about(self, quality: Mapping[str, float] | None = None) -> dict[str, Any]:
         """The table as a record: for each row its cut, cost and quality, and the sizes that choose it."""
         return {
-            "symbols": {own.name: {"units": dict(own.units), "most": own.most} for own in self.symbols},
-            "row": ROW if self.tables else None,
+            "symbols": {symbol.name: {"units": dict(symbol.units), "most": symbol.most} for symbol in self.symbols},
+            "row": ROW if self.has_rows else None,
             "table": [self._about(row, quality or {}) for row in range(len(self.cuts))],
         }
 
@@ -94,11 +113,12 @@ class WidthTable:
             "params": price.params,
             "macs": price.macs,
             **scored,
+            **described_calibration(self.calibrations[row]),
             "sizes": self.sizes(row),
         }
 
 
-def _named(nested: Nested, cuts: Mapping[str, Wanted] | Sequence[Wanted]) -> dict[str, Cut]:
+def _named(nested: Nested, cuts: Mapping[str, CutLike] | Sequence[CutLike]) -> dict[str, Cut]:
     if isinstance(cuts, Mapping):
         named = {name: make_cut(nested.groups, cut) for name, cut in cuts.items()}
     else:
@@ -112,13 +132,25 @@ def _named(nested: Nested, cuts: Mapping[str, Wanted] | Sequence[Wanted]) -> dic
     return named
 
 
+def _by_row(calibrations: Sequence[Calibration], cuts: Sequence[Cut]) -> list[Calibration | None]:
+    """The calibration of each cut, or None."""
+    by_cut = {calibration.cut: calibration for calibration in calibrations}
+    if not by_cut.keys() <= set(cuts):
+        given, advice = (
+            "one for a cut that is not in the file",
+            "Pass one per width: nl.calibrate(nested, ..., cut=...).",
+        )
+        raise ArgumentError("calibration", given, "one for each of the widths", advice)
+    return [by_cut.get(cut) for cut in cuts]
+
+
 def _base(nested: Nested, cuts: Sequence[Cut]) -> Cut:
     """The cut of the file's tensors: every unit; layers and bits as all cuts have them."""
     widths = {}
     for group in nested.groups.free:
-        found = sorted({cut[group.name] for cut in cuts})
-        widths[group.name] = group.num_blocks if group.slices else found[0]
-        if not group.slices and len(found) > 1:
+        widths_of_group = sorted({cut[group.name] for cut in cuts})
+        widths[group.name] = group.num_blocks if group.slices else widths_of_group[0]
+        if not group.slices and len(widths_of_group) > 1:
             what = "bits" if group.quantises else "layers"
             given = f"cuts with other {what} of {group.name}"
             raise ArgumentError("cuts", given, f"cuts with the same {what} in one file", "Export each cut.")
@@ -138,10 +170,10 @@ def _symbols(groups: Sequence[Group], kept: Sequence[Mapping[str, int]], each_gr
                     f"of groups of at least {FEWEST} units",
                 )
                 raise ArgumentError("cuts", given, needed, "Keep it whole at every cut, or export each cut.")
-            own, _ = sets.setdefault(group.name if each_group else proportions, ({}, proportions[-1]))
-            own[group.name] = times
-    names = ["width"] if len(sets) == 1 else _names([next(iter(own)) for own, _ in sets.values()])
-    return [Symbol(name, own, most) for name, (own, most) in zip(names, sets.values(), strict=True)]
+            times_of_groups, _ = sets.setdefault(group.name if each_group else proportions, ({}, proportions[-1]))
+            times_of_groups[group.name] = times
+    names = ["width"] if len(sets) == 1 else _names([next(iter(units)) for units, _ in sets.values()])
+    return [Symbol(name, units, most) for name, (units, most) in zip(names, sets.values(), strict=True)]
 
 
 def _step(size: int, most: int) -> int:
@@ -167,8 +199,8 @@ def _tables(nested: Nested, cuts: Sequence[Cut], base: Cut, kept: Sequence[Mappi
         tables: dict[str, Tensor] = {}
         for cut, units in zip(cuts, kept, strict=True):
             expected = dict(whole)
-            for (name, axis), own in parts.items():
-                expected[name] = kept_of(expected[name], axis, own, units)
+            for (name, axis), parts_of_axis in parts.items():
+                expected[name] = kept_of(expected[name], axis, parts_of_axis, units)
             for name, tensor in _plain(nested, cut, whole).items():
                 if not torch.equal(tensor, expected[name]):
                     tables.setdefault(name, _empty_table(name, whole[name], len(cuts)))

@@ -22,5 +22,5 @@ def differentiable_gradients(
     """
     copies = [tensor.view_as(tensor) for tensor in inputs]
     needed = [tensor for tensor in copies if tensor.requires_grad]
-    found = iter(torch.autograd.grad(function(*copies), needed, gradient, create_graph=True, allow_unused=True))
-    return tuple(next(found) if tensor.requires_grad else None for tensor in copies)
+    gradients = iter(torch.autograd.grad(function(*copies), needed, gradient, create_graph=True, allow_unused=True))
+    return tuple(next(gradients) if tensor.requires_grad else None for tensor in copies)

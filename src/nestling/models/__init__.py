@@ -40,22 +40,61 @@ __all__ = [
 
 
 def names() -> tuple[str, ...]:
-    """The names of the networks that ``build`` can build."""
+    """The names of the networks that ``build`` can build.
+
+    Returns:
+        The names, those of fully connected networks first.
+
+    Examples:
+        >>> "vgg11" in nl.models.names()
+        True
+    """
     return tuple(_NETWORKS)
 
 
 def build(name: str, **options: Any) -> nn.Module:  # noqa: ANN401
-    """Build the network called ``name``; its constructor's options are, for example, ``width`` and ``num_classes``.
+    """Build a network by its name.
 
-    ``package.module:function`` calls a function of yours. A run folder keeps the name and the options, to build the
-    network again.
+    A run folder keeps the name and the options, to build the network again.
+
+    Args:
+        name: One of ``names()``, or ``package.module:function`` for a function of yours that gives an ``nn.Module``.
+        options: What the constructor takes, such as ``width``, which multiplies the number of channels, and
+            ``num_classes``.
+
+    Returns:
+        A new network with torch's usual initial weights.
+
+    Raises:
+        ArgumentError: If there is no such network, or it does not take one of the options.
+
+    Examples:
+        >>> net = nl.models.build("vgg11", width=0.125, num_classes=4)
+        >>> tuple(net(torch.zeros(2, 3, 32, 32)).shape)
+        (2, 4)
     """
     function = function_at(name) if ":" in name else _network(name).constructor
     return remember(call(name, function, options), Source(name, options))
 
 
 def options_for(name: str, input_shape: Sequence[int], num_outputs: int) -> dict[str, int]:
-    """The options that fit a network to data: the sizes of inputs and outputs that its constructor takes."""
+    """The options that fit a network to data: the sizes of inputs and outputs that its constructor takes.
+
+    Args:
+        name: One of ``names()``, or ``package.module:function``.
+        input_shape: The shape of one input, without the batch axis.
+        num_outputs: The number of classes, or of numbers per target.
+
+    Returns:
+        Those of ``in_features``, ``in_channels``, ``num_classes`` and ``out_channels`` that the constructor has.
+
+    Raises:
+        ArgumentError: If there is no such network.
+
+    Examples:
+        >>> nl.models.options_for("mlp", data.input_shape, data.num_outputs)
+        {'in_features': 64, 'num_classes': 10}
+    """
     function = function_at(name) if ":" in name else _network(name).constructor
     sizes = {
         "in_features": math.prod(input_shape),
@@ -68,7 +107,21 @@ def options_for(name: str, input_shape: Sequence[int], num_outputs: int) -> dict
 
 
 def example_shape(name: str) -> tuple[int, ...]:
-    """The shape, without the batch axis, of an input of the network called ``name`` when built without options."""
+    """The shape, without the batch axis, of an input of a network that is built without options.
+
+    Args:
+        name: One of ``names()``.
+
+    Returns:
+        (channels, height, width).
+
+    Raises:
+        ArgumentError: If there is no such network.
+
+    Examples:
+        >>> nl.models.example_shape("vgg11")
+        (3, 32, 32)
+    """
     return _network(name).example_shape
 
 

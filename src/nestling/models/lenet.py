@@ -9,7 +9,18 @@ _POSITIONS = 4 * 4
 
 
 class LeNet5Caffe(nn.Module):
-    """Two 5x5 convolutions of 20 and 50 channels, then a hidden layer of 500 units that reads 800; images are 28x28."""
+    """LeNet-5 of the pruning papers: two 5x5 convolutions, then a hidden layer of 500 units; images are 28x28.
+
+    Args:
+        num_classes: The number of logits.
+        in_channels: 1 for grey images, 3 for colour.
+        width: Multiplies the channels (20 and 50) and the hidden units (500), to the next whole number.
+
+    Examples:
+        >>> net = nl.models.LeNet5Caffe()
+        >>> tuple(net(torch.zeros(2, 1, 28, 28)).shape), sum(p.numel() for p in net.parameters())
+        ((2, 10), 431080)
+    """
 
     def __init__(self, *, num_classes: int = 10, in_channels: int = 1, width: float = 1.0) -> None:
         super().__init__()

@@ -13,7 +13,20 @@ _LAST_CHANNELS = 1280
 
 
 class MobileNetV2(nn.Module):
-    """A stem, 17 inverted residual layers and a 1x1 convolution, then the mean over positions and a classifier."""
+    """A stem, 17 inverted residual layers and a 1x1 convolution, then the mean over positions and a classifier.
+
+    It is the network of ImageNet with two strides of 2 fewer, for images of 32x32.
+
+    Args:
+        num_classes: The number of logits.
+        in_channels: Channels of an image.
+        width: Multiplies the channels of every layer.
+
+    Examples:
+        >>> net = nl.models.MobileNetV2(width=0.25).eval()
+        >>> tuple(net(torch.zeros(1, 3, 32, 32)).shape)
+        (1, 10)
+    """
 
     def __init__(self, *, num_classes: int = 10, in_channels: int = 3, width: float = 1.0) -> None:
         super().__init__()

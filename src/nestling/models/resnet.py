@@ -10,7 +10,22 @@ _STAGE_CHANNELS = (16, 32, 64)
 
 
 class ResNet(nn.Module):
-    """Three stages of (depth - 2) / 6 residual layers each; between stages the shortcut is a 1x1 convolution."""
+    """Three stages of (depth - 2) / 6 residual layers each; between stages the shortcut is a 1x1 convolution.
+
+    Args:
+        depth: The number of weight layers: 6n + 2, such as 14, 20 or 56.
+        num_classes: The number of logits.
+        in_channels: Channels of an image.
+        width: Multiplies the channels of the stages, 16, 32 and 64.
+
+    Raises:
+        ArgumentError: If the depth is not 6n + 2.
+
+    Examples:
+        >>> net = nl.models.ResNet(20, width=0.5)
+        >>> tuple(net(torch.zeros(2, 3, 32, 32)).shape), len(net.blocks)
+        ((2, 10), 9)
+    """
 
     def __init__(self, depth: int = 20, *, num_classes: int = 10, in_channels: int = 3, width: float = 1.0) -> None:
         super().__init__()

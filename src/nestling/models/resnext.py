@@ -13,7 +13,18 @@ _BOTTLENECKS_PER_STAGE = 3
 class ResNeXtCifar(nn.Module):
     """Three stages of three bottlenecks, whose paths have ``base_width`` channels, doubled at each new stage.
 
-    ``width`` multiplies the channels of a path, ``stream`` those of the residual stream between the bottlenecks.
+    Args:
+        cardinality: The number of parallel paths in each bottleneck, which can be cut as a group of kind ``"path"``.
+        base_width: Channels of a path in the first stage.
+        num_classes: The number of logits.
+        in_channels: Channels of an image.
+        width: Multiplies the channels of a path.
+        stream: Multiplies the channels of the residual stream between the bottlenecks.
+
+    Examples:
+        >>> net = nl.models.ResNeXtCifar(cardinality=2, base_width=4, stream=0.125)
+        >>> tuple(net(torch.zeros(2, 3, 32, 32)).shape), len(net.blocks)
+        ((2, 10), 9)
     """
 
     def __init__(

@@ -16,7 +16,16 @@ _ATTRIBUTE = "built_as"
 
 @dataclass(frozen=True)
 class Source:
-    """The arguments of ``build``, which are enough to build the same network again."""
+    """The arguments of ``build``, which are enough to build the same network again.
+
+    Attributes:
+        name: The name of a network, or ``package.module:function``.
+        options: What was passed to its constructor, as JSON can hold it.
+
+    Examples:
+        >>> nl.models.Source("mlp", {"hidden": [64, 32]}).is_code, nl.models.Source("mine.nets:small", {}).is_code
+        (False, True)
+    """
 
     name: str
     options: Mapping[str, Any]
@@ -28,7 +37,18 @@ class Source:
 
 
 def source_of(module: nn.Module) -> Source | None:
-    """The source of a network, if ``build`` made it and its options can be written as JSON."""
+    """How a network was built, if ``build`` made it and its options can be written as JSON.
+
+    Args:
+        module: A network.
+
+    Returns:
+        The name and the options; None for a network that was made in another way.
+
+    Examples:
+        >>> nl.models.source_of(module).name, nl.models.source_of(torch.nn.Linear(2, 2)) is None
+        ('mlp', True)
+    """
     source = getattr(module, _ATTRIBUTE, None)
     return source if isinstance(source, Source) else None
 

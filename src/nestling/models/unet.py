@@ -12,7 +12,22 @@ from nestling.models.multiplier import multiplied
 
 
 class UNet(nn.Module):
-    """Two convolutions per level, max-pools down, transposed convolutions up, skips concatenated at each level."""
+    """Two convolutions per level, max-pools down, transposed convolutions up, skips concatenated at each level.
+
+    Args:
+        channels: Channels of each level, from the finest to the coarsest.
+        in_channels: Channels of an image.
+        out_channels: Logits per pixel: 1 for one class against the rest.
+        width: Multiplies the channels.
+
+    Raises:
+        ShapeError: On use, if a side of the images can't be halved at every level.
+
+    Examples:
+        >>> net = nl.models.UNet((4, 8, 8))
+        >>> tuple(net(torch.zeros(2, 1, 16, 24)).shape)
+        (2, 1, 16, 24)
+    """
 
     def __init__(
         self,

@@ -16,6 +16,15 @@ class VGG11(nn.Module):
     """Eight convolutions and two dense layers; ``width=1.5`` is the network that BN3 trains.
 
     The dense layer has 256 units at every width: BN3 neither widens nor nests it.
+
+    Args:
+        num_classes: The number of logits.
+        in_channels: Channels of an image, whose sides are 32 or more.
+        width: Multiplies the channels of the convolutions.
+
+    Examples:
+        >>> tuple(nl.models.VGG11(width=0.125)(torch.zeros(2, 3, 32, 32)).shape)
+        (2, 10)
     """
 
     def __init__(self, *, num_classes: int = 10, in_channels: int = 3, width: float = 1.0) -> None:
@@ -31,7 +40,17 @@ class VGG11(nn.Module):
 
 
 class VGG16Like(nn.Module):
-    """Thirteen convolutions and two dense layers, the first of 512 units times ``width``."""
+    """Thirteen convolutions and two dense layers, the first of 512 units times ``width``.
+
+    Args:
+        num_classes: The number of logits.
+        in_channels: Channels of an image, whose sides are 32 or more.
+        width: Multiplies the channels of the convolutions and the units of the dense layer.
+
+    Examples:
+        >>> tuple(nl.models.VGG16Like(width=0.125)(torch.zeros(2, 3, 32, 32)).shape)
+        (2, 10)
+    """
 
     def __init__(self, *, num_classes: int = 10, in_channels: int = 3, width: float = 1.0) -> None:
         super().__init__()

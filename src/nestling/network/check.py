@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from nestling.errors import ShapeError
 from nestling.reading import Cut, Group, Groups, full_cut
-from nestling.running import Runner, Slicer, gap, in_mode
+from nestling.running import Call, Runner, Slicer, gap, in_mode
 from nestling.torch_parts import pytree
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]
 CHANGED = "cutting it changed what the rest of the network computes on the example, or on other sizes of it"
 TOGETHER = f"{CHANGED}, if other groups are cut too"
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from nestling.errors import TraceError
-from nestling.network.check import TOGETHER, Call, CutCheck, other_sizes, scratch, tensors_of
+from nestling.network.check import TOGETHER, CutCheck, other_sizes, scratch, tensors_of
 from nestling.reading import (
     Branch,
     Choice,
@@ -30,7 +30,7 @@ from nestling.reading import (
     user_line,
 )
 from nestling.reading.rules import Rule
-from nestling.running import GraphRunner, ModuleRunner, Runner, in_mode
+from nestling.running import Call, GraphRunner, ModuleRunner, Runner, in_mode
 
 
 def discover(

@@ -21,6 +21,7 @@ from nestling.network.sorting import Loss, Sort, check_sort, chosen_sort, norms,
 from nestling.reading import UNIT_KINDS, Bits, Choice, Groups, Kind, Slice
 from nestling.reading.rules import Rule, default_rules
 from nestling.running import (
+    Call,
     Nested,
     Output,
     Read,
@@ -32,12 +33,7 @@ from nestling.running import (
     read_by,
     with_bit_groups,
 )
-from nestling.running.layers import (
-    VariationalLayer,
-    check_sampling,
-    default_posterior,
-    make_variational,
-)
+from nestling.running.layers import check_sampling, default_posterior, make_variational, variational_layers
 from nestling.tensor_arguments import real_tensor
 from nestling.torch_parts import pytree
 
@@ -68,32 +64,60 @@ def nest(
 ) -> Nested:
     """Turn a network into one whose widths can be chosen later; the caller's module does not change.
 
-    ``example`` is what the network is called with: a tensor, a tuple of arguments, or a dictionary of keyword
-    arguments. ``weights="gaussian"`` and ``"ivon"`` replace linear and convolution layers by variational ones. Their
-    noise is learned by gradients under a log-uniform prior, or by natural gradients under a normal prior. None keeps
-    the layers plain, and ``"auto"`` is ``"ivon"`` for a network with convolutions and ``"gaussian"`` for any other.
-    ``sampling`` says how weights are drawn, by default "local" for "gaussian" and "shared" for "ivon". A network that
-    must run as a graph, such as a transformer, always has one draw for the whole batch.
+    Every group is proved on the example: the network at a cut must compute what the whole one does with the cut units
+    set to zero. ``nested.groups`` also has the groups that can't be cut, with the reason.
 
-    ``kinds`` and ``where`` say what may be cut (``"inner"``: all axes except residual streams; ``"all"``: residual
-    streams too), ``exclude`` names modules or tensors that are not cut, ``only`` the groups to cut. By default all
-    channels, neurons, heads and paths of the network may be cut. Whole layers may not, because a network whose layers
-    can be dropped runs as a graph and can't be trained with relaxed masks. Bits may not either, because quantised
-    weights change what the network computes. Residual layers (kind ``"layer"``) are dropped from the end of one list
-    for the whole network, or of one list per stage, as ``layers`` says. With the kind ``"bit"`` weights are quantised
-    as ``bits`` says, and the widths of such groups are numbers of levels. ``private`` names cuts, as fractions, whose
-    batch norms have separate weights. ``rules`` adds rules for operations by name. ``nested.groups`` also has the
-    groups that can't be cut, with the reason.
+    By default all channels, neurons, heads and paths of the network may be cut. Whole layers may not, because a network
+    whose layers can be dropped runs as a graph and can't be trained with relaxed masks. Bits may not either, because
+    quantised weights change what the network computes. A network that must run as a graph, such as a transformer,
+    always has one draw of its weights for the whole batch.
 
-    ``sort`` puts the units of each group in order of importance, so that cuts of a trained network keep those that
-    matter; at full width nothing changes. ``"norm"`` is the sum of the absolute weights that produce a unit,
-    ``"taylor"`` the first-order change of the ``loss`` (a function of output and targets, cross-entropy by default) on
-    ``batches`` of (inputs, targets) if a unit is removed; ``batch`` is a function that makes such pairs of other
-    batches. ``"auto"`` is ``"norm"`` if some batch norm has been trained, else ``"none"``.
+    Args:
+        module: Any network.
+        example: A batch that it is called with: a tensor, a tuple of arguments, or a dictionary of
+            keyword arguments.
+        order: The distribution over widths: ``"downhill"`` (learned), ``"uniform"``, ``"geometric"`` or ``"full"``, or
+            a function of (num_blocks, num_always).
+        weights: ``"gaussian"`` and ``"ivon"`` replace linear and convolution layers by variational ones. Their noise is
+            learned by gradients under a log-uniform prior, or by natural gradients under a normal prior. None keeps the
+            layers plain, and ``"auto"`` is ``"ivon"`` for a network with convolutions and ``"gaussian"`` for any other.
+        sampling: How weights are drawn, by default "local" for "gaussian" and "shared" for "ivon".
+        num_blocks: Into how many blocks each group is divided; a group with fewer units has a block per unit.
+        num_always: How many blocks of each group are never cut.
+        kinds: What may be cut: some of ``"channel"``, ``"neuron"``, ``"head"``, ``"path"``, ``"layer"`` and ``"bit"``.
+        where: ``"inner"`` cuts all axes except residual streams, ``"all"`` these too.
+        layers: For the kind ``"layer"``: residual layers are dropped from the end of one list for the whole
+            ``"network"``, or of one list per ``"stage"``.
+        rescale: In eval mode, scale what reads a group by the keep probabilities of its blocks.
+        exclude: Modules or tensors that are not cut.
+        only: The groups to cut; None for all.
+        bits: For the kind ``"bit"``: how weights are quantised.
+        private: Cuts, as fractions, whose batch norms have separate weights.
+        rules: Rules for operations, by name, beside those of the library.
+        sort: Put the units of each group in order of importance, so that cuts of a trained network keep those that
+            matter; at full width nothing changes. ``"norm"`` is the sum of the absolute weights that produce a unit,
+            ``"taylor"`` the first-order change of the ``loss`` on ``batches`` if a unit is removed. ``"auto"`` is
+            ``"norm"`` if some batch norm has been trained, else ``"none"``.
+        batches: For ``sort="taylor"``: pairs of inputs and targets.
+        loss: For ``sort="taylor"``: a function of output and targets; cross-entropy by default.
+        batch: A function that makes pairs of the batches, if they are none.
+        output: Which tensor is meant where the network returns a dictionary, a tuple or an object: a key or an
+            attribute, an index, or a function. By default it is ``logits``, if there are any. The nested network, and
+            all that is extracted from it, returns that tensor.
 
-    ``output`` says which tensor is meant where the network returns a dictionary, a tuple or an object: a key or an
-    attribute, an index, or a function. By default it is ``logits``, if there are any. The nested network, and all that
-    is extracted from it, returns that tensor.
+    Returns:
+        The nested network, a copy of the module, in the same mode.
+
+    Raises:
+        ArgumentError: If an option, the example or the network can't be used.
+        TraceError: If the network's graph can't be recorded.
+
+    Examples:
+        >>> new = nl.nest(module, example, num_blocks=8)
+        >>> with new.eval().at(0.5):
+        ...     logits = new(images)
+        >>> tuple(logits.shape), [group.name for group in new.groups.free]
+        ((100, 10), ['layers.1', 'layers.3'])
     """
     _check_module(module)
     chosen_kinds = UNIT_KINDS if kinds is None else kinds
@@ -192,7 +216,7 @@ def _kinds_of(groups: Groups) -> list[Kind]:
 def _sort(
     module: nn.Module,
     groups: Groups,
-    call: tuple[tuple[Any, ...], dict[str, Any]],
+    call: Call,
     batches: Iterable[Any] | None,
     loss: Loss | None,
     batch: Read | None,
@@ -205,9 +229,7 @@ def _sort(
         warnings.warn(f"{name}: not sorted, {reason}", stacklevel=3)
 
 
-def _calls(
-    batches: Iterable[Any], device: torch.device | None
-) -> Iterator[tuple[tuple[tuple[Any, ...], dict[str, Any]], Any]]:
+def _calls(batches: Iterable[Any], device: torch.device | None) -> Iterator[tuple[Call, Any]]:
     """The arguments of the network and the targets of each batch, on a device."""
     for batch in batches:
         inputs, targets = pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), pair_of(batch, object))
@@ -216,7 +238,7 @@ def _calls(
 
 def _with_posteriors(groups: Groups, module: nn.Module) -> Groups:
     """Replace the slices of each variational layer's weight by slices of its posterior; the mean alone reads."""
-    layers = {path: submodule for path, submodule in module.named_modules() if isinstance(submodule, VariationalLayer)}
+    layers = variational_layers(module)
 
     def renamed(piece: Slice) -> tuple[Slice, ...]:
         path, _, key = piece.tensor.rpartition(".")

@@ -12,12 +12,11 @@ from torch.nn import functional as F
 from nestling.errors import ArgumentError, NonFiniteError, ShapeError
 from nestling.network.check import CutCheck, scratch
 from nestling.reading import Group, Groups, Holders
-from nestling.running import ModuleRunner, gap, in_mode, were_trained
+from nestling.running import Call, ModuleRunner, gap, in_mode, were_trained
 from nestling.torch_parts import pytree
 
 Sort = Literal["auto", "norm", "taylor", "none"]
 Loss = Callable[[Any, Any], Tensor]
-Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def check_sort(sort: str, batches: object, loss: object) -> None:

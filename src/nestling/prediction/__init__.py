@@ -6,7 +6,7 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.prediction.bounds import Bounds, normal_bounds, standard_error
-    from nestling.prediction.calibrate import calibrate, fit_temperature
+    from nestling.prediction.calibrate import calibrate, conformal_thresholds, coverages_of, fit_temperature
     from nestling.prediction.calibration import Calibration
     from nestling.prediction.detection import Detection
     from nestling.prediction.evaluate import check_repeatable, evaluate, pairs

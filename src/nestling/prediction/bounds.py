@@ -7,7 +7,7 @@ from torch import Tensor
 LEVEL = 0.95
 Z = 1.959964
 """The standard normal quantile of (1 + LEVEL) / 2."""
-_NO_SPREAD = 1e-12
+_NO_VARIANCE = 1e-12
 """A variance that rounding alone can cause."""
 Bounds = tuple[float, float]
 
@@ -22,10 +22,10 @@ def share_bounds(share: float, error: float, count: int) -> Bounds:
 
     Where the examples show no spread (a share of 0 or 1), ``count`` draws are assumed.
     """
-    spread = share * (1 - share)
-    draws = spread / error**2 if error > 0 and spread > _NO_SPREAD else float(count)
-    centre = (share + Z**2 / (2 * draws)) / (1 + Z**2 / draws)
-    half = Z * math.sqrt(max(0.0, spread) / draws + (Z / (2 * draws)) ** 2) / (1 + Z**2 / draws)
+    variance = share * (1 - share)
+    trials = variance / error**2 if error > 0 and variance > _NO_VARIANCE else float(count)
+    centre = (share + Z**2 / (2 * trials)) / (1 + Z**2 / trials)
+    half = Z * math.sqrt(max(0.0, variance) / trials + (Z / (2 * trials)) ** 2) / (1 + Z**2 / trials)
     return max(0.0, centre - half), min(1.0, centre + half)
 
 

@@ -10,10 +10,26 @@ from nestling.reading import Cut
 
 @dataclass(frozen=True)
 class Calibration:
-    """The result of ``calibrate``, which ``predict`` and ``evaluate`` apply.
+    """What ``calibrate`` fits, and ``predict`` and ``evaluate`` apply: a temperature and conformal thresholds.
 
-    ``temperature`` divides the logits of each sample, or multiplies the variance of the noise. ``thresholds`` has, for
-    each coverage, the largest nonconformity within a conformal set. The other fields say what it was fitted on.
+    Attributes:
+        temperature: Divides the logits of each weight sample, or multiplies the variance of the noise of numbers. A
+            network that is too sure of itself has one above 1.
+        thresholds: For each coverage the largest nonconformity within a conformal set.
+        num_examples: How many examples it was fitted on.
+        likelihood: The name of the likelihood at the fit; another one is refused.
+        samples: Weight samples at the fit.
+        cut: The cut at the fit, which must be that of the prediction; None for a plain network.
+
+    Raises:
+        ArgumentError: If a number is not positive and finite, or a coverage is not between 0 and 1.
+
+    Examples:
+        >>> calibration = nl.calibrate(nested, loader, cut=0.5, coverage=(0.8, 0.9))
+        >>> sorted(calibration.thresholds), calibration.num_examples
+        ([0.8, 0.9], 144)
+        >>> nl.Calibration.from_dict(calibration.to_dict()) == calibration
+        True
     """
 
     temperature: float
@@ -31,7 +47,15 @@ class Calibration:
         count("num_examples", self.num_examples, "how many examples the calibration was fitted on")
 
     def check(self, likelihood: str, cut: Cut | None) -> None:
-        """Raise if the likelihood or the cut is another than at the fit; a plain network has no cut to compare."""
+        """Raise if the calibration is of another likelihood or cut than a prediction.
+
+        Args:
+            likelihood: The name of the prediction's likelihood.
+            cut: The prediction's cut; None for a plain network.
+
+        Raises:
+            ArgumentError: If one of them differs.
+        """
         if likelihood != self.likelihood:
             given = f"one that was fitted with the {self.likelihood} likelihood"
             raise ArgumentError("calibration", given, f"one for {likelihood}", "Fit it with the same likelihood.")
@@ -52,7 +76,17 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> "Calibration":
-        """The calibration that ``to_dict`` gave."""
+        """The calibration that ``to_dict`` gave.
+
+        Args:
+            values: Plain values, such as a file has them.
+
+        Returns:
+            The calibration.
+
+        Raises:
+            ArgumentError: If an entry is missing, unknown or of another type.
+        """
         types = {
             "temperature": (int, float),
             "thresholds": (Mapping,),

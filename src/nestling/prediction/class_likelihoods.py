@@ -69,7 +69,7 @@ class _Classes(Likelihood):
         logits = self.class_logits(outputs, 2) / temperature
         return ClassPrediction.from_logits(logits, thresholds=thresholds, keep_samples=keep_samples)
 
-    def answers(self, output: Tensor, temperature: float) -> dict[str, Tensor]:
+    def answers(self, output: Tensor, temperature: float | Tensor) -> dict[str, Tensor]:
         """The probabilities ``probs`` (B, C, ...) of all classes, and the ``logits`` as the network gives them."""
         check_ndim(output, 2, self.name)
         return {"probs": (self.class_logits(output, 1) / temperature).softmax(1), "logits": output}
@@ -100,7 +100,15 @@ class _Classes(Likelihood):
 
 
 class Categorical(_Classes):
-    """Logits (B, C) with labels (B,); or logits (B, C, H, W) with labels (B, H, W), by R raters (B, R, H, W)."""
+    """One of C classes: logits (B, C) with labels (B,), or logits (B, C, H, W) with labels (B, H, W).
+
+    Masks by R raters are labels (B, R, H, W).
+
+    Examples:
+        >>> likelihood = nl.prediction.Categorical()
+        >>> likelihood.log_prob(torch.tensor([[0.0, 0.0]]), torch.tensor([1])).exp().item()
+        0.5
+    """
 
     name = "categorical"
 
@@ -123,7 +131,13 @@ class Categorical(_Classes):
 
 
 class Bernoulli(_Classes):
-    """One logit (B, 1, ...) of class 1 against class 0, with labels as for ``Categorical``."""
+    """One logit (B, 1, ...) of class 1 against class 0, with labels as for ``Categorical``.
+
+    Examples:
+        >>> likelihood = nl.prediction.Bernoulli()
+        >>> likelihood.log_prob(torch.tensor([[0.0]]), torch.tensor([1])).exp().item(), likelihood.outputs_for(2)
+        (0.5, 1)
+    """
 
     name = "bernoulli"
 

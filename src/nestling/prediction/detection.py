@@ -11,10 +11,19 @@ from nestling.prediction.bounds import Bounds, share_bounds
 
 @dataclass(frozen=True)
 class Detection:
-    """Area under the ROC curve, and average precision; the out-of-distribution examples are the positive class.
+    """How well one uncertainty tells out-of-distribution examples, the positive class, from those of the data set.
 
-    ``base_rate`` is their share of all examples: the average precision of a guess (the AUROC of a guess is 0.5).
-    ``bounds`` are the 95 % intervals over the examples of both areas, by name.
+    Attributes:
+        auroc: Area under the ROC curve; 0.5 is a guess.
+        aupr: Average precision; ``base_rate`` is a guess.
+        base_rate: The share of out-of-distribution examples among all.
+        bounds: The 95 % interval of both areas over the examples, by name.
+
+    Examples:
+        >>> noise = [(torch.randn(50, 1, 8, 8), None)]
+        >>> scores = nl.evaluate(nested, loader, ood=noise)
+        >>> sorted(scores.by), round(scores.by["entropy"].base_rate, 3)
+        (['entropy', 'max_probability', 'mutual_information'], 0.258)
     """
 
     auroc: float
@@ -53,10 +62,10 @@ def _average_precision(negatives: Tensor, positives: Tensor) -> tuple[float, flo
     """The mean precision at the positives, and its standard error; ``negatives`` and ``positives`` as in ``_auroc``."""
     m = positives.sum()
     true, false = (counts.flip(0).cumsum(0).flip(0) for counts in (positives, negatives))
-    found = true + false
-    precision = true / found
+    retrieved = true + false
+    precision = true / retrieved
     area = (positives * precision).sum() / m
-    by_positives = precision - area + (positives * false / found.square()).cumsum(0)
-    by_negatives = (positives * true / found.square()).cumsum(0)
+    by_positives = precision - area + (positives * false / retrieved.square()).cumsum(0)
+    by_negatives = (positives * true / retrieved.square()).cumsum(0)
     variance = (positives * by_positives.square() + negatives * by_negatives.square()).sum() / m**2
     return float(area), float(variance.sqrt())

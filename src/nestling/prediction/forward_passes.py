@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import torch
 from torch import Tensor, fx, nn
@@ -14,16 +14,23 @@ from nestling.distributions import Sampling, drawn_from, stream
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.prediction.likelihood import Likelihood
 from nestling.reading import Cut
-from nestling.running import Nested, Reuse, as_call, in_mode, picked
-from nestling.running.layers import Stochastic, VariationalLayer, carrying_moments, drawing, sampled_as
+from nestling.running import Call, Nested, Read, Reuse, as_call, in_mode, picked
+from nestling.running.layers import (
+    Stochastic,
+    VariationalLayer,
+    carrying_moments,
+    drawing,
+    sampled_as,
+    variational_layers,
+)
 from nestling.running.moments import Moments
 from nestling.seeding import Purpose, mixed
 from nestling.tensor_arguments import real_tensor
 from nestling.torch_parts import pytree
 
 CutLike = float | Mapping[str, int] | Cut
-_Call = tuple[tuple[Any, ...], dict[str, Any]]
 By = Literal["draws", "fast_draws", "moments"]
+
 OUTPUT_SAMPLES = 100
 """The number of samples of outputs whose means and variances are known: these samples cost next to nothing."""
 FOLDED_UP_TO = 16
@@ -32,14 +39,20 @@ FOLDED_BATCH = 96
 """The largest number of examples in such a pass, over all copies."""
 
 
+class Passing(TypedDict, total=False):
+    """The options that ``evaluate`` and ``calibrate`` share."""
+
+    samples: int
+    likelihood: str | Likelihood | None
+    seed: int | None
+    spread: bool
+    by: By
+    batch: Read | None
+
+
 @contextmanager
 def passes(
-    network: nn.Module,
-    cut: CutLike | None,
-    samples: int,
-    seed: int | None,
-    likelihood: Likelihood,
-    by: By = "draws",
+    network: nn.Module, cut: CutLike | None, samples: int, seed: int | None, likelihood: Likelihood, by: By = "draws"
 ) -> Iterator["Passes"]:
     """Prepare a network to be run within a ``with`` statement.
 
@@ -122,7 +135,7 @@ class Passes:
         copies = carried.number if carried.drawn and len(output) != size else 1
         if isinstance(output, Moments):
             num_drawn = max(1, OUTPUT_SAMPLES // copies)
-            output, copies = output.draws(num_drawn), num_drawn * copies
+            output, copies = output.draw(num_drawn), num_drawn * copies
         checked = _checked(output, number)
         return checked.reshape(copies, len(checked) // copies, *checked.shape[1:])
 
@@ -151,11 +164,11 @@ class Passes:
         """What the network returns, or the logits in it."""
         return picked(self.network(*args, **kwargs))
 
-    def _on_device(self, call: _Call) -> _Call:
+    def _on_device(self, call: Call) -> Call:
         parameter = next(self.network.parameters(), None)
         if parameter is None:
             return call
-        moved: _Call = pytree.tree_map_only(Tensor, lambda tensor: _noting_writes(tensor.to(parameter.device)), call)
+        moved: Call = pytree.tree_map_only(Tensor, lambda tensor: _noting_writes(tensor.to(parameter.device)), call)
         return moved
 
 
@@ -189,8 +202,9 @@ def _is_for_inference(network: nn.Module) -> bool:
 
 def _draws_apart(network: nn.Module) -> bool:
     """Whether each example of a batch has its own weight sample, so that copies of one example have different ones."""
-    layers = [module for module in network.modules() if isinstance(module, VariationalLayer)]
-    return draws_by_layers(network) and all(layer.drawn_as != "shared" for layer in layers)
+    return draws_by_layers(network) and all(
+        layer.drawn_as != "shared" for layer in variational_layers(network).values()
+    )
 
 
 def _has_graph(network: nn.Module) -> bool:
@@ -202,14 +216,14 @@ def _noting_writes(tensor: Tensor) -> Tensor:
     return tensor.clone() if tensor.is_inference() else tensor
 
 
-def _repeated(call: _Call, size: int, times: int) -> _Call:
+def _repeated(call: Call, size: int, times: int) -> Call:
     """A call with several copies of its batch, one after the other."""
 
     def copies(tensor: Tensor) -> Tensor:
         has_batch = tensor.ndim > 0 and tensor.shape[0] == size
         return tensor.repeat(times, *[1] * (tensor.ndim - 1)) if has_batch else tensor
 
-    repeated: _Call = pytree.tree_map_only(Tensor, copies, call)
+    repeated: Call = pytree.tree_map_only(Tensor, copies, call)
     return repeated
 
 
@@ -221,8 +235,7 @@ def _batch_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 def _has_plain_layers(network: nn.Module) -> bool:
     """Whether a network has matrices that are not drawn."""
-    layers = [module for module in network.modules() if isinstance(module, VariationalLayer)]
-    drawn = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    drawn = {id(parameter) for layer in variational_layers(network).values() for parameter in layer.parameters()}
     return any(parameter.ndim > 1 and id(parameter) not in drawn for parameter in network.parameters())
 
 

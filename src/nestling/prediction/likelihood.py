@@ -19,7 +19,16 @@ class Likelihood(Learned, ABC):
     """The distribution p(target | output), in which the elements of a target are independent of each other.
 
     It is a module, because it may have parameters of its own: ``nested.likelihood`` is trained and saved with the
-    network.
+    network. A likelihood of your own has the abstract methods, and ``LIKELIHOODS`` finds it by its ``name``.
+
+    Attributes:
+        name: What ``likelihood=`` takes for it.
+
+    Examples:
+        >>> nested.likelihood.name, nested.likelihood.targets
+        ('categorical', 'classes')
+        >>> nested.likelihood.nll(torch.zeros(4, 10), torch.tensor([0, 1, 2, 3])).item()  # log(10)
+        2.302...
     """
 
     name: ClassVar[str]
@@ -33,11 +42,25 @@ class Likelihood(Learned, ABC):
         return {"name": self.name}
 
     def is_like(self, saved: Mapping[str, Any]) -> bool:
-        """Whether ``saved``, from ``to_dict``, describes a likelihood with parameters of the same names and shapes."""
+        """Whether a saved description has parameters of the same names and shapes.
+
+        Args:
+            saved: What ``to_dict`` gave.
+
+        Returns:
+            True if a state of the one can be loaded into the other.
+        """
         return self.name == saved.get("name")
 
     def fitted(self, targets: Tensor) -> "Likelihood":
-        """A likelihood whose scale is that of these targets (N, ...), which begins to learn anew; classes have none."""
+        """A likelihood whose scale is that of some targets, and which begins to learn anew; classes have no scale.
+
+        Args:
+            targets: Those of the training data (N, ...).
+
+        Returns:
+            A new likelihood, or this one.
+        """
         return self
 
     def settled(self) -> "Likelihood":
@@ -45,16 +68,42 @@ class Likelihood(Learned, ABC):
         return self
 
     def outputs_for(self, size: int) -> int:
-        """How many outputs a network needs for so many classes, or for so many numbers per target."""
+        """How many outputs a network needs.
+
+        Args:
+            size: The number of classes, or of numbers per target.
+
+        Returns:
+            The number of outputs of its last layer.
+
+        Raises:
+            ArgumentError: If the likelihood does not go with so many classes.
+        """
         return size
 
     @abstractmethod
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
-        """Log-probability of every element of a target, differentiable with respect to the output."""
+        """Log-probability of every element of a target, differentiable with respect to the output.
+
+        Args:
+            output: What the network gives for B examples.
+            target: Their targets.
+
+        Returns:
+            A tensor in the target's shape, in nats.
+        """
 
     @abstractmethod
     def check(self, output: Tensor, target: Tensor) -> None:
-        """Raise if the shape, dtype or values of a target don't fit an output."""
+        """Raise if targets don't fit an output.
+
+        Args:
+            output: What the network gives for B examples.
+            target: Their targets.
+
+        Raises:
+            ArgumentError: If the shape, dtype or values of the target don't fit.
+        """
 
     @abstractmethod
     def predictive(
@@ -65,10 +114,20 @@ class Likelihood(Learned, ABC):
         thresholds: Mapping[float, float] = NO_THRESHOLDS,
         keep_samples: bool = False,
     ) -> Prediction:
-        """Average the distributions of outputs (S, B, ...), each raised to the power 1 / temperature."""
+        """Average the distributions of several weight samples.
+
+        Args:
+            outputs: Outputs (S, B, ...), one set per weight sample.
+            temperature: Each distribution is raised to the power 1 / temperature.
+            thresholds: Conformal thresholds by coverage.
+            keep_samples: Keep the prediction of each sample too.
+
+        Returns:
+            The prediction.
+        """
 
     @abstractmethod
-    def answers(self, output: Tensor, temperature: float) -> dict[str, Tensor]:
+    def answers(self, output: Tensor, temperature: float | Tensor) -> dict[str, Tensor]:
         """The distribution of one output (B, ...), raised to the power 1 / temperature, as a file gives it: by name."""
 
     @abstractmethod
@@ -77,7 +136,16 @@ class Likelihood(Learned, ABC):
 
     @abstractmethod
     def rows(self, outputs: Tensor, target: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-        """Elements as separate examples, at most ``limit`` per example, chosen at random."""
+        """Elements as separate examples, chosen at random where there are many.
+
+        Args:
+            outputs: Outputs (S, B, ...).
+            target: Their targets (B, ...).
+            limit: At most so many per example.
+
+        Returns:
+            Outputs (S, n, ...) and targets (n, ...).
+        """
 
     def direction(self, output: Tensor, signs: Callable[[Tensor], Tensor] = random_signs) -> Direction:
         """The direction in which a change of an output matters most: each number by itself, with a random sign.
@@ -91,7 +159,15 @@ class Likelihood(Learned, ABC):
         return -self.log_prob(output, target).mean()
 
     def score(self, output: Tensor, target: Tensor) -> Tensor:
-        """The quantity that a search maximises, for every element: by default its log-probability."""
+        """The quantity that a search maximises, by default the log-probability.
+
+        Args:
+            output: What the network gives for B examples.
+            target: Their targets.
+
+        Returns:
+            A value for every element of the target.
+        """
         return self.log_prob(output, target)
 
     def elements(self, target: Tensor) -> int:

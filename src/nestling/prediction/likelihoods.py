@@ -11,7 +11,22 @@ from nestling.running import Nested
 
 
 def likelihood_named(name: str | Likelihood) -> Likelihood:
-    """The likelihood of that name; a Likelihood, such as ``Gaussian(std=0.1)``, is returned unchanged."""
+    """The likelihood of a name.
+
+    Args:
+        name: ``"categorical"``, ``"bernoulli"``, ``"gaussian"`` or ``"heteroscedastic_gaussian"``, or the name of one
+            of yours. A ``Likelihood``, such as ``Gaussian(std=0.1)``, is returned unchanged.
+
+    Returns:
+        A new likelihood with its default options.
+
+    Raises:
+        ArgumentError: If there is none of that name.
+
+    Examples:
+        >>> nl.prediction.likelihood_named("gaussian").targets
+        'numbers'
+    """
     if isinstance(name, Likelihood):
         return name
     if name not in LIKELIHOODS:
@@ -22,14 +37,29 @@ def likelihood_named(name: str | Likelihood) -> Likelihood:
 
 def likelihood_for(network: object, given: str | Likelihood | None = None) -> Likelihood:
     """The given likelihood; by default, and by its name, the one that a network was trained with, else categorical."""
-    own = network.likelihood if isinstance(network, Nested) else None
-    if isinstance(own, Likelihood) and given in (None, own.name):
-        return own
+    trained_with = network.likelihood if isinstance(network, Nested) else None
+    if isinstance(trained_with, Likelihood) and given in (None, trained_with.name):
+        return trained_with
     return likelihood_named("categorical" if given is None else given)
 
 
 def likelihood_from(saved: Mapping[str, Any]) -> Likelihood:
-    """The likelihood that ``to_dict`` described."""
+    """The likelihood that ``Likelihood.to_dict`` described.
+
+    Args:
+        saved: Its name and options; learned parameters are not among them.
+
+    Returns:
+        A likelihood with these options.
+
+    Raises:
+        ArgumentError: If there is none of that name.
+
+    Examples:
+        >>> saved = nl.prediction.Gaussian(std=0.5, center=0.0, scale=1.0).to_dict()
+        >>> nl.prediction.likelihood_from(saved).std.tolist()
+        [0.5]
+    """
     options = dict(saved)
     name = options.pop("name", None)
     if name not in LIKELIHOODS:

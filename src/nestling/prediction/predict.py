@@ -30,27 +30,48 @@ def predict(
     seed: int | None = None,
     by: By = "draws",
 ) -> Prediction:
-    """Average the distributions that a network predicts under ``samples`` samples of its weights.
+    """Average the distributions that a network predicts under several samples of its weights.
 
-    ``model`` is nested, and runs at ``cut`` (None: its current one), or plain. ``x`` is its input: a tensor, a tuple of
-    arguments, or a dictionary of keyword arguments. With ``samples=0``, or without variational layers, the network
-    runs once with its mean weights. If the layers' sampling is ``"shared"`` or ``"each"``, a sample is joint over the
-    positions of an example, so that ``prediction.samples`` shows whole masks.
+    With ``samples=0``, or without variational layers, the network runs once with its mean weights. If the layers'
+    sampling is ``"shared"`` or ``"each"``, a sample is joint over the positions of an example, so that
+    ``prediction.samples`` shows whole masks.
 
-    ``likelihood`` says what an output means; by default it is the one that the network was trained with, and
-    "categorical" for a plain network. ``calibration`` brings a temperature and conformal sets. ``batch_size`` limits
-    how many examples run at once; each such batch has its own weight samples. ``seed`` makes them reproducible; None
-    takes torch's random state.
+    ``by`` is one of three ways:
 
-    ``by`` is one of three:
-    ``"draws"``: each weight sample is drawn as the layers' sampling says.
-    ``"fast_draws"``: about twice as fast. Layers with ``"local"`` sampling draw one weight per batch of more than 16
-    examples; for smaller batches one noise value per channel, its variance that of an input equal at all positions.
-    ``"moments"``: no weight is drawn. Means and variances go through the network once, each element taken as an
-    independent Gaussian. A backward pass from the log-odds of the likeliest class measures how much the noise of all
-    layers moves them, and sets the variances of an example's outputs (of a batch's outputs, if an example has several
-    pixels or numbers). 100 samples of the outputs are averaged. An operation without a rule for moments is named in a
-    warning, and runs on ``samples`` samples from there on.
+    - ``"draws"``: each weight sample is drawn as the layers' sampling says.
+    - ``"fast_draws"``: about twice as fast. Layers with ``"local"`` sampling draw one weight per batch of more than 16
+      examples. For smaller batches they draw one noise value per channel, whose variance is that of an input equal at
+      all positions.
+    - ``"moments"``: no weight is drawn. Means and variances go through the network once, each element taken as an
+      independent Gaussian. A backward pass from the log-odds of the likeliest class measures how much the noise of all
+      layers moves them, and sets the variances of an example's outputs (of a batch's outputs, if an example has several
+      pixels or numbers). 100 samples of the outputs are averaged. An operation without a rule for moments is named in a
+      warning, and runs on ``samples`` samples from there on.
+
+    Args:
+        model: A nested network, or a plain one.
+        x: Its input for B examples, normalised as in training: a tensor, a tuple of arguments, or a dictionary of
+            keyword arguments.
+        cut: A fraction, widths by group, or a ``Cut``; None for the network's current one.
+        samples: How many weight samples are averaged; 0 for the mean weights.
+        likelihood: What an output means; by default what the network was trained with, and ``"categorical"`` for a
+            plain network.
+        keep_samples: Keep the prediction of each sample, as ``prediction.samples``.
+        calibration: Brings a temperature and conformal sets; it must be of this cut.
+        batch_size: How many examples run at once; each such batch has its own weight samples. None for all.
+        seed: Makes weight samples reproducible; None takes torch's random state.
+        by: ``"draws"``, ``"fast_draws"`` or ``"moments"``, as above.
+
+    Returns:
+        A ``ClassPrediction`` or a ``RegressionPrediction``, with the uncertainty of each example in two parts.
+
+    Raises:
+        ArgumentError: If the cut, the calibration or an option does not fit the network.
+
+    Examples:
+        >>> p = nl.predict(nested, images, cut=0.5, samples=10, seed=0)
+        >>> tuple(p.probs.shape), tuple(p.entropy.shape), bool((p.epistemic >= 0).all())
+        ((100, 10), (100,), True)
     """
     chosen_likelihood = likelihood_for(model, likelihood)
     with passes(model, cut, samples, seed, chosen_likelihood, by) as run:

@@ -17,10 +17,18 @@ MOST_SHOWN = 10
 
 @dataclass(frozen=True, eq=False)
 class Prediction(ABC):
-    """The predictive distribution of a batch, averaged over weight samples.
+    """The predictive distribution of a batch of B examples, averaged over S weight samples.
 
-    ``total`` uncertainty is the sum of ``aleatoric`` (the part that would remain if the weights were known) and
-    ``epistemic`` (how far the samples disagree). ``thresholds``, by coverage, come with a calibration.
+    ``total`` uncertainty is the sum of two parts. ``aleatoric`` would remain if the weights were known; ``epistemic``
+    is how far the weight samples disagree. Classes measure all three in nats, numbers as variances.
+
+    Attributes:
+        thresholds: The largest nonconformity within a conformal set, by coverage; empty without a calibration.
+
+    Examples:
+        >>> p = nl.predict(nested, images)
+        >>> torch.allclose(p.total, p.aleatoric + p.epistemic, atol=1e-5), tuple(p.total.shape)
+        (True, (100,))
     """
 
     thresholds: Mapping[float, float] = field(default_factory=dict, kw_only=True, repr=False)
@@ -47,11 +55,25 @@ class Prediction(ABC):
 
     @abstractmethod
     def log_prob(self, target: Tensor) -> Tensor:
-        """Log-probability of every element of a target under the averaged distribution."""
+        """Log-probability of every element of a target under the averaged distribution.
+
+        Args:
+            target: Labels or numbers for the B examples, as the likelihood has them.
+
+        Returns:
+            A tensor in the target's shape, in nats.
+        """
 
     @abstractmethod
     def nonconformity(self, target: Tensor) -> Tensor:
-        """The nonconformity score of split-conformal prediction for every element of a target."""
+        """The nonconformity score of split-conformal prediction; the largest ones lie outside a set.
+
+        Args:
+            target: Labels or numbers for the B examples.
+
+        Returns:
+            A tensor in the target's shape.
+        """
 
     @abstractmethod
     def set_size(self, coverage: float) -> Tensor:
@@ -62,11 +84,38 @@ class Prediction(ABC):
         """Scores (B,) by name, high on out-of-distribution examples; the first is the one ``Scores.auroc`` reports."""
 
     def covers(self, target: Tensor, coverage: float) -> Tensor:
-        """Whether every element of a target lies in its conformal set."""
+        """Whether every element of a target lies in its conformal set.
+
+        Args:
+            target: Labels or numbers for the B examples.
+            coverage: The share of targets that sets should contain; one that was calibrated.
+
+        Returns:
+            Booleans in the target's shape.
+
+        Raises:
+            ArgumentError: If the prediction was made without a calibration for this coverage.
+
+        Examples:
+            >>> p = nl.predict(nested, images, calibration=run.calibration(1.0))
+            >>> inside = p.covers(labels, 0.9)  # about 90 % of them
+            >>> tuple(inside.shape), inside.dtype
+            ((100,), torch.bool)
+        """
         return self.nonconformity(target) <= self.threshold(coverage)
 
     def threshold(self, coverage: float) -> float:
-        """The threshold that was calibrated for a coverage."""
+        """The threshold that was calibrated for a coverage.
+
+        Args:
+            coverage: Such as 0.9.
+
+        Returns:
+            The largest nonconformity within a set.
+
+        Raises:
+            ArgumentError: If the prediction was made without a calibration for it.
+        """
         for calibrated, threshold in self.thresholds.items():
             if math.isclose(calibrated, coverage):
                 return threshold
@@ -78,7 +127,21 @@ class Prediction(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ClassPrediction(Prediction):
-    """Probabilities of classes, for each example or for each of its positions; entropies are in nats."""
+    """Probabilities of C classes, for each example or for each of its positions; entropies are in nats.
+
+    Attributes:
+        log_probs: Logarithms of the mean probabilities (B, C, ...).
+        expected_entropy: The mean entropy (B, ...) of one weight sample, which is the aleatoric part.
+        sample_probs: Probabilities (S, B, C, ...) of each weight sample; None unless ``keep_samples`` asked for them.
+
+    Examples:
+        >>> p = nl.predict(nested, images, calibration=run.calibration(1.0), keep_samples=True)
+        >>> tuple(p.probs.shape), tuple(p.samples.shape), tuple(p.labels.shape)
+        ((100, 10), (6, 100, 10), (100,))
+        >>> sets = p.sets(0.9)  # a row of booleans per example: the classes in its conformal set
+        >>> torch.equal(p.set_size(0.9), sets.sum(1))
+        True
+    """
 
     log_probs: Tensor
     expected_entropy: Tensor = field(repr=False)
@@ -88,7 +151,21 @@ class ClassPrediction(Prediction):
     def from_logits(
         cls, logits: Tensor, *, thresholds: Mapping[float, float], keep_samples: bool = False
     ) -> "ClassPrediction":
-        """Average the distributions given by logits (S, B, C, ...)."""
+        """Average the distributions of weight samples.
+
+        Args:
+            logits: Logits (S, B, C, ...), one set per weight sample; probabilities are averaged, and not logits.
+            thresholds: Conformal thresholds by coverage; an empty dictionary without a calibration.
+            keep_samples: Keep the probabilities of each sample too.
+
+        Returns:
+            The averaged prediction.
+
+        Examples:
+            >>> p = nl.prediction.ClassPrediction.from_logits(torch.zeros(6, 2, 4), thresholds={})
+            >>> p.probs[0].tolist()
+            [0.25, 0.25, 0.25, 0.25]
+        """
         log_probs = logits.log_softmax(2)
         return cls(
             mean_log_probs(log_probs),
@@ -138,7 +215,17 @@ class ClassPrediction(Prediction):
         return (self.entropy - self.expected_entropy).clamp_min(0)
 
     def sets(self, coverage: float = 0.9) -> Tensor:
-        """Conformal sets (B, C, ...), true for each class in a set; a set may be empty."""
+        """Conformal sets: the classes that can't be ruled out.
+
+        Args:
+            coverage: The share of examples whose set should contain the right class; one that was calibrated.
+
+        Returns:
+            Booleans (B, C, ...), true for each class in a set. A set may be empty: then no class seems likely enough.
+
+        Raises:
+            ArgumentError: If the prediction was made without a calibration for this coverage.
+        """
         return 1 - self.probs <= self.threshold(coverage)
 
     def log_prob(self, target: Tensor) -> Tensor:
@@ -174,7 +261,21 @@ class ClassPrediction(Prediction):
 
 @dataclass(frozen=True, eq=False)
 class RegressionPrediction(Prediction):
-    """A mixture of one Gaussian per weight sample, with equal weights; uncertainties are variances (B, ...)."""
+    """A mixture of one Gaussian per weight sample, with equal weights; uncertainties are variances (B, ...).
+
+    All values are in the units of the targets.
+
+    Attributes:
+        sample_means: The mean (S, B, ...) of each weight sample.
+        sample_log_variances: The logarithm of the noise's variance, in the same shape.
+        keep_samples: Whether ``samples`` gives the means; otherwise it is None.
+
+    Examples:
+        >>> linear = torch.nn.Linear(3, 1)
+        >>> p = nl.predict(linear, torch.zeros(5, 3), likelihood=nl.prediction.Gaussian(std=2.0))
+        >>> tuple(p.mean.shape), p.std[0].item(), p.epistemic.max().item()
+        ((5, 1), 2.0, 0.0)
+    """
 
     sample_means: Tensor = field(repr=False)
     sample_log_variances: Tensor = field(repr=False)
@@ -216,7 +317,17 @@ class RegressionPrediction(Prediction):
         return self.sample_means.var(0, correction=0)
 
     def interval(self, coverage: float = 0.9) -> tuple[Tensor, Tensor]:
-        """The ends of the conformal interval, which is symmetric around the mean."""
+        """The ends of the conformal interval, which is symmetric around the mean.
+
+        Args:
+            coverage: The share of targets that intervals should contain; one that was calibrated.
+
+        Returns:
+            The lower and the upper ends, each (B, ...).
+
+        Raises:
+            ArgumentError: If the prediction was made without a calibration for this coverage.
+        """
         reach = self.threshold(coverage) * self.std
         return self.mean - reach, self.mean + reach
 

@@ -8,7 +8,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Reliability:
-    """Mean confidence, accuracy (both zero in an empty bin) and count, per bin of equal width in confidence."""
+    """Confidence and accuracy per bin of confidence; the bins have equal width and cover 0 to 1.
+
+    Attributes:
+        confidence: The mean confidence of each bin, zero where a bin is empty.
+        accuracy: The share of right answers in each bin, zero where a bin is empty.
+        count: The number of answers in each bin.
+
+    Examples:
+        >>> curve = nl.evaluate(nested, loader, num_bins=5).reliability
+        >>> len(curve.count), sum(curve.count), 0 <= curve.ece <= 1
+        (5, 144, True)
+    """
 
     confidence: tuple[float, ...]
     accuracy: tuple[float, ...]

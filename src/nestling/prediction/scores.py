@@ -12,7 +12,17 @@ from nestling.prediction.reliability import Reliability
 
 @dataclass(frozen=True)
 class SetScores:
-    """The share of conformal sets that contain the true target, and the mean number of classes or interval length."""
+    """How well conformal sets of one nominal coverage did.
+
+    Attributes:
+        coverage: The share of sets that contain the true target.
+        size: The mean number of classes in a set, or the mean length of an interval.
+
+    Examples:
+        >>> scores = nl.evaluate(nested, loader, calibration=run.calibration(1.0))
+        >>> 0 <= scores.sets[0.9].coverage <= 1, scores.sets[0.9].size <= 10
+        (True, True)
+    """
 
     coverage: float
     size: float
@@ -20,11 +30,21 @@ class SetScores:
 
 @dataclass(frozen=True)
 class Scores(ABC):
-    """Over ``count`` examples: ``nll`` in nats per labelled element, and ``ece``, both of the averaged distribution.
+    """The scores of a network at one cut over a data set, with 95 % intervals.
 
-    ``by`` says how well each uncertainty tells the data set from the out-of-distribution one, whose examples are the
-    positive class. ``sets`` has the scores of a calibration's conformal sets, by the coverage they were made for.
-    ``bounds`` has the 95 % interval over the test set of each score, by its name.
+    Attributes:
+        count: The number of examples.
+        nll: Negative log-likelihood in nats per labelled element, of the averaged distribution.
+        ece: Expected calibration error: the mean distance between confidence and accuracy; 0.02 is two points.
+        by: How well each uncertainty tells the data set from the out-of-distribution one; empty without ``ood``.
+        sets: How well the conformal sets of a calibration did, by the coverage that they were made for.
+        bounds: The 95 % interval of each score over the test set, by its name.
+
+    Examples:
+        >>> scores = nl.evaluate(nested, loader, cut=0.5)
+        >>> low, high = scores.bounds["accuracy"]
+        >>> low <= scores.accuracy <= high, scores.auroc is None
+        (True, True)
     """
 
     count: int
@@ -76,10 +96,20 @@ class Scores(ABC):
 
 @dataclass(frozen=True)
 class ClassScores(Scores):
-    """Scores of labels; ``brier`` sums over the classes, so it runs from 0 to 2.
+    """Scores of labels; for images, each pixel of each rater counts as one label.
 
-    For images, each pixel of each rater counts as one label. ``iou`` and ``dice`` are of the most probable masks, and
-    ``ged`` is the squared energy distance between sampled masks and the raters'; all three are None without pixels.
+    Attributes:
+        accuracy: The share of labels that are the most probable class.
+        brier: The squared distance between probabilities and labels, summed over the classes: from 0 to 2.
+        reliability: Confidence and accuracy per bin.
+        iou: Intersection over union of the most probable masks; None without pixels.
+        dice: Dice coefficient of the most probable masks; None without pixels.
+        ged: Squared energy distance between sampled masks and those of the raters; None without pixels.
+
+    Examples:
+        >>> scores = nl.evaluate(nested, loader)
+        >>> scores.count, 0 <= scores.accuracy <= 1, scores.iou is None
+        (144, True, True)
     """
 
     accuracy: float
@@ -108,10 +138,21 @@ class ClassScores(Scores):
 
 @dataclass(frozen=True)
 class RegressionScores(Scores):
-    """Scores of numbers; ``intervals`` is the share of targets in the central interval of each nominal probability.
+    """Scores of numbers, in the units of the targets.
 
-    Intervals are those of the Gaussian with the predicted mean and standard deviation, and ``ece`` is the mean
-    distance between nominal and measured share (Kuleshov, Fenner and Ermon 2018, with absolute differences).
+    Its ``ece`` is the mean distance between nominal and measured shares of ``intervals`` (Kuleshov, Fenner and Ermon
+    2018, with absolute differences).
+
+    Attributes:
+        rmse: The root of the mean squared error.
+        intervals: For each nominal probability, the share of targets in the central interval of the Gaussian with the
+            predicted mean and standard deviation.
+
+    Examples:
+        >>> linear, pairs = torch.nn.Linear(3, 1), [(torch.randn(20, 3), torch.randn(20, 1))]
+        >>> scores = nl.evaluate(linear, pairs, likelihood=nl.prediction.Gaussian(std=1.0))
+        >>> scores.count, scores.rmse > 0, len(scores.intervals)
+        (20, True, 14)
     """
 
     rmse: float

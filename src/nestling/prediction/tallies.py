@@ -61,13 +61,13 @@ class Tally(ABC):
         self._count("examples", len(target))
         self._count("elements", target.numel())
         self._count("log prob", prediction.log_prob(target).double().sum())
-        self._count_spread("nll", prediction.log_prob(target))
+        self._count_squares("nll", prediction.log_prob(target))
         for coverage in prediction.thresholds:
             self._count(f"covered {coverage!r}", prediction.covers(target, coverage).sum())
             self._count(f"size {coverage!r}", prediction.set_size(coverage).double().mean() * len(target))
         self._add_unfamiliarity("familiar", prediction)
 
-    def _count_spread(self, name: str, values: Tensor) -> None:
+    def _count_squares(self, name: str, values: Tensor) -> None:
         """Count the mean of each example's values (B, ...), and its square, for a standard error over the examples."""
         means = values.double().flatten(1).mean(1)
         self._count(f"of {name}", means.sum())
@@ -86,7 +86,7 @@ class Tally(ABC):
         """The intervals of the scores that all likelihoods have."""
         ece_error = gap_error(self._sums["gaps"], self._sums["products of gaps"], self._num_examples)
         nll = normal_bounds(self._nll, self._error("nll"))
-        areas = next((found.bounds for found in by.values()), {})
+        areas = next((detection.bounds for detection in by.values()), {})
         return {"nll": nll, "ece": normal_bounds(ece, ece_error, 0.0, 1.0), **areas}
 
     def _add_unfamiliarity(self, of: str, prediction: Prediction) -> None:
@@ -147,8 +147,8 @@ class ClassTally(Tally):
         self._count("brier", brier.sum())
         self._count("bins", bin_sums(confidence, correct, self._num_bins))
         self._count_gaps(bin_gaps(confidence, correct, self._num_bins))
-        self._count_spread("brier", brier)
-        self._count_spread("accuracy", correct)
+        self._count_squares("brier", brier)
+        self._count_squares("accuracy", correct)
         if rated.ndim > 2:
             self._add_masks(prediction, rated.flatten(2))
 
@@ -197,7 +197,7 @@ class ClassTally(Tally):
         )
         self._count("masks", torch.stack(scores).sum(1))
         for name, values in zip(("iou", "dice", "ged"), scores, strict=True):
-            self._count_spread(name, values.unsqueeze(1))
+            self._count_squares(name, values.unsqueeze(1))
 
 
 class RegressionTally(Tally):
@@ -214,7 +214,7 @@ class RegressionTally(Tally):
         self._add_prediction(prediction, target)
         squared = (target - prediction.mean).double().square()
         self._count("squared", squared.sum())
-        self._count_spread("squared", squared)
+        self._count_squares("squared", squared)
         central = torch.erf(prediction.nonconformity(target).double().flatten(1) / 2**0.5)
         inside = central.unsqueeze(-1) <= self._nominal
         self._count("inside", inside.sum((0, 1)))

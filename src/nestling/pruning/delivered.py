@@ -54,7 +54,7 @@ class Delivered:
 def latencies_of(*networks: Delivered) -> list[float]:
     """Median milliseconds of each, run in turns, for one example, or for the whole example if one alone can't run."""
     args, kwargs = as_call(networks[0].example)
-    modules = [deepcopy(own.network).eval() if own.files is None else own.files.module for own in networks]
+    modules = [deepcopy(each.network).eval() if each.files is None else each.files.module for each in networks]
     try:
         return latencies_ms(modules, batch_of(args, kwargs, 1))
     except Exception:  # of the network's own code, for another number of examples
@@ -64,4 +64,4 @@ def latencies_of(*networks: Delivered) -> list[float]:
 def costs_of(*networks: Delivered) -> list[Cost]:
     """All costs of each network; latencies are measured in turns."""
     times = latencies_of(*networks)
-    return [Cost(own.params, own.macs, own.bytes, ms) for own, ms in zip(networks, times, strict=True)]
+    return [Cost(each.params, each.macs, each.bytes, ms) for each, ms in zip(networks, times, strict=True)]

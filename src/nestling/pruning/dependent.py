@@ -42,7 +42,7 @@ def drop_unused(nested: Nested, data: object, recipe: Recipe, read: Read | None 
     gates = gates_in(nested)
     used = {name: torch.zeros_like(gates.alive(name)) for name in gates.by_name}
     watch = gates.watch(lambda name, multipliers: used[name].logical_or_((multipliers > 0).any(0)))
-    device = next((tensor.device for tensor in nested.tensors().values()), torch.device("cpu"))
+    device = nested.device
     with in_mode(nested, training=False), watch:
         for inputs, _ in make_feed(data, recipe, read=read).train:
             args, kwargs = as_call(pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), inputs))

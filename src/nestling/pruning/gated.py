@@ -30,7 +30,7 @@ def gated(
     if parameter is not None:
         gates.to(parameter.device, parameter.dtype)
     copy.register_forward_pre_hook(_Begin(gates))
-    copy.register_forward_hook(_End(gates), always_call=True)
+    copy.register_forward_hook(_Begin(gates), always_call=True)
     for number, site in enumerate(gates.sites):
         for reader in site.readers:
             copy.get_submodule(reader.path).register_forward_pre_hook(_Multiply(gates, number, reader))
@@ -96,7 +96,7 @@ class Gates(Stochastic):
 
     def begin(self) -> None:
         """Forget the samples of the last forward pass."""
-        _drawn.set({gates: samples for gates, samples in _drawn.get().items() if gates is not self})
+        _drawn.set({gates: multipliers for gates, multipliers in _drawn.get().items() if gates is not self})
 
     def multiplied(self, number: int, reader: Reader, x: Tensor) -> Tensor:
         """An input of a reader with the units of a site multiplied by their gate."""
@@ -114,7 +114,7 @@ class Gates(Stochastic):
         assert isinstance(gate, Gate)
         if self.training:
             return gate.sample(features)
-        multipliers = gate.sample(features) if self.draws else gate.expectation(features)
+        multipliers = gate.sample(features) if self.is_drawing else gate.expectation(features)
         return multipliers * gate.keep_for(features, self.threshold) * self.get_buffer(f"alive_{number}")
 
 
@@ -129,7 +129,7 @@ class FoldedGates(Gates):
     def _multipliers(self, number: int, features: Tensor) -> Tensor:
         gate = self._gates[number]
         assert isinstance(gate, Gate)
-        return gate.sample(features) / gate.expectation(features) if self.draws else torch.ones_like(features[0])
+        return gate.sample(features) / gate.expectation(features) if self.is_drawing else torch.ones_like(features[0])
 
 
 def unit_features(reader: Reader, x: Tensor) -> Tensor:
@@ -152,22 +152,12 @@ def scaled(reader: Reader, x: Tensor, multipliers: Tensor) -> Tensor:
 
 
 class _Begin:
-    """Begins a forward pass."""
+    """Forgets the samples before a forward pass, and after it, so that none keeps its autograd graph alive."""
 
     def __init__(self, gates: Gates) -> None:
         self.gates = gates
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self.gates.begin()
-
-
-class _End:
-    """Ends a forward pass, so that no samples keep its autograd graph alive."""
-
-    def __init__(self, gates: Gates) -> None:
-        self.gates = gates
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+    def __call__(self, *_: object) -> None:
         self.gates.begin()
 
 

@@ -30,7 +30,7 @@ from nestling.pruning.options import PRETRAINING, Structure
 from nestling.pruning.pruned import Pruned
 from nestling.pruning.sites import Site, check_called, chosen_sites, find_sites
 from nestling.pruning.stages import Plan, Stage
-from nestling.pruning.target import Target, narrowed, signal_for_cost, strongest, strongest_units, target_of
+from nestling.pruning.target import narrowed, signal_for_cost, strongest, strongest_units, target_of
 from nestling.pruning.weights import (
     check_weights_left,
     freeze_dropped,
@@ -73,23 +73,51 @@ def prune(
 ) -> Pruned:
     """Prune a network, preferably a trained one; the caller's module is not changed.
 
-    ``data`` is as for ``train``, or one loader for both training and validation. ``structure`` is ``"weights"``
-    (sparse_vd, vbd) or ``"units"`` (every method): neurons and channels. ``inputs`` also gates the single features of
-    linear layers that read the network's input or flattened channels.
-    ``recipe`` is for pruning (its ``order_lr`` is the gates' learning rate), ``pretrain`` for training before it (True:
-    the default recipe), ``dependent`` for the second stage of dependent_beta_bernoulli. ``finish`` trains the rest
-    after pruning, with its noise (True: for a sixth of the epochs), so that more can be pruned. ``tune`` trains the
-    resulting plain network without noise; ``uncertain`` stays as it was.
-    ``threshold`` is on log alpha for sparse_vd and vbd, on the keep probability for the beta-Bernoullis, on the
-    signal-to-noise ratio for log_normal. ``exclude`` names modules to leave alone, ``only`` the groups to gate.
-    ``under`` has the most that the result may cost, such as ``{"macs": "0.5x", "bytes": 200_000}``: params, macs, bytes
-    of the network's files, or latency_ms of the network they hold for one example; ``"0.5x"`` is a share of the network
-    as it came. If the threshold leaves more than that, the units or weights with the least signal for their cost go
-    too, and the rest is trained without noise for a third of the epochs, unless ``finish`` or ``tune`` says otherwise.
-
-    ``likelihood`` and ``batch`` are as in ``train``, ``output`` as in ``nest``.
-
     With ``out`` each stage is a run folder in it, and a call that was stopped goes on when it is made again.
+
+    Args:
+        module: The network.
+        example: What it is called with, as for ``nest``.
+        data: As for ``train``, or one loader for both training and validation.
+        method: ``"sparse_vd"``, ``"vbd"``, ``"beta_bernoulli"``, ``"dependent_beta_bernoulli"`` or ``"log_normal"``.
+        structure: ``"weights"`` (sparse_vd, vbd) or ``"units"`` (every method): neurons and channels. None takes
+            weights for sparse_vd, and units for the others.
+        recipe: For pruning; its ``order_lr`` is the gates' learning rate.
+        pretrain: For training before it (True: the default recipe).
+        dependent: For the second stage of dependent_beta_bernoulli.
+        finish: Trains the rest after pruning, with its noise (True: for a sixth of the epochs), so that more can be
+            pruned.
+        tune: Trains the resulting plain network without noise; ``uncertain`` stays as it was.
+        threshold: On log alpha for sparse_vd and vbd, on the keep probability for the beta-Bernoullis, on the
+            signal-to-noise ratio for log_normal.
+        under: The most that the result may cost, such as ``{"macs": "0.5x", "bytes": 200_000}``: params, macs, bytes of
+            the network's files, or latency_ms of the network they hold for one example; ``"0.5x"`` is a share of the
+            original network. If the threshold leaves more than that, the units or weights with the least signal for
+            their cost go too, and the rest is trained without noise for a third of the epochs, unless ``finish`` or
+            ``tune`` says otherwise.
+        inputs: Also gate the single features of linear layers that read the network's input or flattened channels.
+        where: ``"inner"`` leaves residual streams whole, ``"all"`` prunes them too.
+        exclude: Modules to leave alone.
+        only: The groups to gate; None for all.
+        out: The folder of the stages; None keeps them in memory.
+        likelihood: As in ``train``.
+        batch: As in ``train``.
+        output: As in ``nest``.
+        quiet: Show no progress.
+
+    Returns:
+        The pruned network, with what was kept of each layer and what it costs before and after; prints as a table.
+
+    Raises:
+        ArgumentError: If an option does not go with the method, or nothing in the network can be pruned.
+        BudgetError: If even the smallest network costs more than ``under``.
+        RunError: If ``out`` can't be written, or holds another pruning.
+
+    Examples:
+        >>> short = nl.Recipe(epochs=1, cuts=(1.0,))
+        >>> pruned = nl.prune(module, example, data, "log_normal", recipe=short, under={"macs": "0.5x"}, quiet=True)
+        >>> pruned.after.macs <= pruned.before.macs / 2, tuple(pruned.network(images).shape)
+        (True, (100, 10))
     """
     chosen_method, chosen_structure = method_named(method, structure)
     limit = checked_threshold(chosen_method, threshold)
@@ -97,7 +125,9 @@ def prune(
     module, call = deepcopy(module), as_call(example)
     pick_output(module, run_example(module, *call), output)
     target = target_of(under, module, example)
-    _check_target(target, method)
+    if target is not None and method == "dependent_beta_bernoulli":
+        needed = "left out for dependent_beta_bernoulli"
+        raise ArgumentError("under", str(target), needed, "Its network chooses units per input: use beta_bernoulli.")
     if isinstance(data, DataLoader):
         data = (data, data)
     stage = Stage(example, data, None if out is None else Path(out), likelihood, batch, quiet)
@@ -217,12 +247,7 @@ def _extracted(
 
 
 def _within_units(
-    plan: Plan,
-    gates: Gates,
-    base: Nested,
-    sites: list[Site],
-    kept: Mapping[str, Tensor],
-    means: Mapping[str, Tensor],
+    plan: Plan, gates: Gates, base: Nested, sites: list[Site], kept: Mapping[str, Tensor], means: Mapping[str, Tensor]
 ) -> Mapping[str, Tensor]:
     """Of the units that the threshold keeps, those that fit the target."""
     if plan.target is None:
@@ -285,9 +310,3 @@ def _check(
     if finish and method == "dependent_beta_bernoulli":
         needed = "left out for dependent_beta_bernoulli"
         raise ArgumentError("finish or tune", "a recipe", needed, "Its second stage trains the rest: see dependent.")
-
-
-def _check_target(target: Target | None, method: str) -> None:
-    if target is not None and method == "dependent_beta_bernoulli":
-        needed = "left out for dependent_beta_bernoulli"
-        raise ArgumentError("under", str(target), needed, "Its network chooses units per input: use beta_bernoulli.")

@@ -23,7 +23,18 @@ LITTLE_GONE = 0.9
 
 @dataclass(frozen=True)
 class LayerReport:
-    """How many of the ``total`` weights or units of a layer or group are ``kept``."""
+    """What pruning left of one layer or group.
+
+    Attributes:
+        name: The layer or the group.
+        kept: How many of its weights or units are kept.
+        total: How many it had.
+
+    Examples:
+        >>> from nestling.pruning import LayerReport
+        >>> LayerReport("layers.1", kept=24, total=32).sparsity
+        0.25
+    """
 
     name: str
     kept: int
@@ -37,17 +48,38 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Pruned:
-    """A pruned ``network``, plain and in eval mode, with a record of its pruning; prints as a table.
+    """A pruned network, plain and in eval mode, with a record of its pruning; prints as a table.
 
-    ``before`` and ``after`` are the costs of the original and of the pruned network as they are delivered: parameters
-    that are not zero, multiply-adds as they are computed, and the bytes and latency of the network that its ``files``
-    hold (None if JSON can't hold its graph: then those of its tensors and of the module). ``trained`` is the network
-    with its gates or posteriors after training, ``kept`` the flags of what is kept of each layer, ``left`` the reasons
-    why other groups could not be pruned. ``uncertain`` is the pruned network with the noise of its weights or units,
-    for ``predict`` and ``evaluate`` (None for dependent_beta_bernoulli). ``num_beyond`` units or weights were dropped
-    for the ``target`` though the threshold keeps them. If little was pruned, or a budget is not kept, ``advice`` says
-    why and what to change.
-    ``likelihood`` is the one it was trained with, to be passed to them with ``network`` or ``uncertain``.
+    Attributes:
+        network: The smaller network.
+        method: How it was pruned.
+        structure: ``"weights"`` or ``"units"``.
+        threshold: What decided which of them are kept.
+        layers: What is left of each layer or group.
+        before: The cost of the original network as it is delivered: parameters that are not zero, multiply-adds as they
+            are computed, and the bytes and latency of the network in its files.
+        after: The same of the pruned network.
+        trained: The network with its gates or posteriors after training.
+        kept: Flags of what is kept of each layer.
+        left: Why other groups could not be pruned.
+        uncertain: The pruned network with the noise of its weights or units, for ``predict`` and ``evaluate``; None for
+            dependent_beta_bernoulli.
+        likelihood: The one it was trained with, to be passed to them.
+        log: A line per epoch of all stages.
+        folder: Where the stages are stored; None in memory.
+        target: The budgets, as text.
+        num_beyond: How many units or weights were dropped for the target though the threshold keeps them.
+        files: The network as files; None if JSON can't hold its graph.
+        advice: Why little was pruned, or a budget is not kept, and what to change; else empty.
+        example: What the network is called with.
+
+    Examples:
+        >>> short = nl.Recipe(epochs=1, cuts=(1.0,))
+        >>> pruned = nl.prune(module, example, data, "vbd", recipe=short, quiet=True)
+        >>> pruned.method, pruned.structure, len(pruned.layers)
+        ('vbd', 'units', 2)
+        >>> sorted(pruned.to_dict())[:4]
+        ['after', 'before', 'compression', 'layers']
     """
 
     network: nn.Module
@@ -109,6 +141,12 @@ class Pruned:
 
         torch unpickles parts of such a file, which can run any code: load only files of your own. What
         ``nestling.delivery.save_small`` writes is data alone, for ``load_small``.
+
+        Args:
+            path: Where to write.
+
+        Raises:
+            RunError: If torch can't export this network, or nothing can be written there.
         """
         try:
             args, kwargs = pytree.tree_map_only(Tensor, Tensor.cpu, as_call(self.example))

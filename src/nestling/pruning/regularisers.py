@@ -12,9 +12,10 @@ from nestling.distributions.gates import BernoulliGate, ConcreteGate, Gate, Gaus
 from nestling.distributions.weights import MultiplicativeGaussian
 from nestling.errors import ArgumentError
 from nestling.pruning.gated import Gates, gated, without_widths
+from nestling.pruning.methods import plain_recipe
 from nestling.pruning.sites import layer_sites
 from nestling.running import Nested
-from nestling.running.layers import VariationalLayer, make_variational
+from nestling.running.layers import make_variational, variational_layers
 from nestling.training import Recipe
 
 Regulariser = Literal["none", "bernoulli", "gaussian", "gaussian_local", "concrete", "variational", "vbd"]
@@ -52,7 +53,7 @@ def regularised(
 
 def regulariser_recipe(name: Regulariser, recipe: Recipe) -> Recipe:
     """A recipe for the whole network, without a divergence for regularisers that learn nothing."""
-    whole = recipe.but(draws=1, explore=0.0, coupled=0.0, sandwich=0.0, cuts=(1.0,))
+    whole = plain_recipe(recipe)
     return whole if name in ("concrete", "variational", "vbd") else whole.but(kappa=0.0)
 
 
@@ -68,8 +69,7 @@ def _gate(name: str, size: int, rate: float) -> Gate:
 def _with_weight_noise(module: nn.Module, example: Any, drop_prob: float, input_drop_prob: float) -> Nested:  # noqa: ANN401
     copy = nn.ModuleList([deepcopy(module)])
     make_variational(copy, (), "local")
-    layers = [module for module in copy.modules() if isinstance(module, VariationalLayer)]
-    for number, layer in enumerate(layers):
+    for number, layer in enumerate(variational_layers(copy).values()):
         mean = layer.posterior.mean
         log_alpha = mean.new_tensor(_log_alpha(drop_prob if number else input_drop_prob))
         layer.posterior = MultiplicativeGaussian(mean, log_alpha)

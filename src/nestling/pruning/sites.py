@@ -3,14 +3,13 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nestling.errors import ArgumentError
 from nestling.reading import Group, Groups, Slice
-from nestling.running import called_with
+from nestling.running import Call, called_with
 from nestling.running.layers import exact_type, shared_weights
 
 
@@ -87,9 +86,7 @@ def layer_sites(module: nn.Module) -> list[Site]:
     return sites
 
 
-def check_called(
-    module: nn.Module, sites: Sequence[Site], call: tuple[tuple[Any, ...], dict[str, Any]]
-) -> tuple[list[Site], dict[str, str]]:
+def check_called(module: nn.Module, sites: Sequence[Site], call: Call) -> tuple[list[Site], dict[str, str]]:
     """The sites whose readers are all called as layers, with a batch; for each other site the reason."""
     paths = {reader.path for site in sites for reader in site.readers}
     called = called_with({path: module.get_submodule(path) for path in paths}, module, call)

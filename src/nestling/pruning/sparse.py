@@ -21,8 +21,19 @@ class SparseLinear(nn.Module):
     """y = x w^T + b for a weight of which only the nonzero entries are stored.
 
     ``values`` has them row by row. Their places are in ``mask`` (one bit per entry) or in ``columns`` and ``starts``
-    (the column of each, and where each row starts), whichever takes fewer bytes. ``as_rows`` says whether the sparse
-    rows are multiplied, or the whole matrix, as is faster for dense and small ones.
+    (the column of each, and where each row starts), whichever takes fewer bytes.
+
+    Args:
+        weight: The weight (out_features, in_features) with its zeros.
+        bias: The bias (out_features,), if there is one.
+        as_rows: Multiply sparse rows, or the whole matrix; None takes what is faster for this size and share of zeros.
+
+    Examples:
+        >>> from nestling.pruning import SparseLinear
+        >>> weight = torch.eye(64)
+        >>> layer = SparseLinear(weight)
+        >>> torch.equal(layer(torch.ones(2, 64)), torch.ones(2, 64)), layer.num_bytes() < 4 * weight.numel()
+        (True, True)
     """
 
     values: Tensor
@@ -96,7 +107,25 @@ class SparseLinear(nn.Module):
 
 
 def to_sparse(network: nn.Module, below: float = 0.5) -> nn.Module:
-    """A copy of a network in which linear layers with less than a share ``below`` of nonzero weights are sparse."""
+    """A copy of a network whose linear layers are stored sparse where they have many zeros.
+
+    Args:
+        network: Any network. It is not changed.
+        below: Layers with less than this share of nonzero weights become sparse.
+
+    Returns:
+        The copy, with ``SparseLinear`` layers.
+
+    Raises:
+        ArgumentError: If the share is not between 0 and 1.
+
+    Examples:
+        >>> from nestling.pruning import to_dense, to_sparse
+        >>> linear = torch.nn.Linear(8, 4)
+        >>> linear.weight.data[:, 2:] = 0
+        >>> type(to_sparse(linear)).__name__, type(to_dense(to_sparse(linear))).__name__
+        ('SparseLinear', 'Linear')
+    """
     probability("below", below)
     copy = nn.ModuleList([deepcopy(network)])
     for path, layer in list(copy.named_modules()):
@@ -106,7 +135,20 @@ def to_sparse(network: nn.Module, below: float = 0.5) -> nn.Module:
 
 
 def to_dense(network: nn.Module) -> nn.Module:
-    """A copy of a network with plain linear layers instead of sparse ones, as exporters need it."""
+    """A copy of a network with plain linear layers instead of sparse ones, as exporters need it.
+
+    Args:
+        network: Any network. It is not changed.
+
+    Returns:
+        The copy, with ``nn.Linear`` layers, whose zeros are stored.
+
+    Examples:
+        >>> from nestling.pruning import SparseLinear, to_dense
+        >>> plain = to_dense(torch.nn.Sequential(SparseLinear(torch.eye(3))))
+        >>> plain[0].weight.tolist()[0]
+        [1.0, 0.0, 0.0]
+    """
     copy = nn.ModuleList([deepcopy(network)])
     for path, layer in list(copy.named_modules()):
         if isinstance(layer, SparseLinear):

@@ -19,7 +19,22 @@ PRUNED_FILE = "pruned.safetensors"
 
 
 def save_pruned(network: nn.Module, path: str | PathLike[str]) -> int:
-    """Write a pruned network's tensors to a safetensors file, each in its smallest form; return the file's size."""
+    """Write a pruned network's tensors to a safetensors file, each in its smallest form.
+
+    Args:
+        network: The network, such as ``Pruned.network``.
+        path: The file.
+
+    Returns:
+        The size of the file in bytes.
+
+    Raises:
+        RunError: If nothing can be written there.
+
+    Examples:
+        >>> nl.save_pruned(module, "module.safetensors") > 0
+        True
+    """
     place = Path(path)
     tensors: dict[str, Tensor] = {}
     shapes: dict[str, list[int]] = {}
@@ -36,9 +51,24 @@ def kept_inputs(network: nn.Module) -> dict[str, int]:
 
 
 def load_pruned(path: str | PathLike[str], module: nn.Module, *, sparse: bool = True) -> nn.Module:
-    """The pruned network from its file and the module that was pruned, at any width; the module is not changed.
+    """The pruned network from its file and the module that was pruned.
 
-    With ``sparse`` the network's layers run sparse where that is faster.
+    Args:
+        path: What ``save_pruned`` wrote.
+        module: The network before pruning, at any width; it is not changed.
+        sparse: Run layers sparse where that is faster.
+
+    Returns:
+        The pruned network, in eval mode.
+
+    Raises:
+        RunError: If the file is damaged, or of another network.
+
+    Examples:
+        >>> _ = nl.save_pruned(nl.extract(nested, 0.5), "half.safetensors")
+        >>> half = nl.load_pruned("half.safetensors", module)
+        >>> tuple(half(images).shape)
+        (100, 10)
     """
     place = Path(path)
     tensors, record = read_tensors(place)

@@ -25,7 +25,7 @@ _PRICED_AS = {"macs": "macs", "latency_ms": "macs", "params": "params", "bytes":
 
 @dataclass(frozen=True)
 class Target:
-    """The ``limits`` that a pruned network must keep to, by name; ``whole`` is the network as it came."""
+    """The ``limits`` that a pruned network must keep to, by name; ``whole`` is the original network."""
 
     limits: Mapping[str, Limit]
     whole: Delivered
@@ -35,9 +35,9 @@ class Target:
 
     def check(self, network: nn.Module) -> None:
         """Raise if a network is above a limit."""
-        found = self._against(network)
-        if any(cost > most for cost, most in found.values()):
-            costs, limits = ({name: pair[k] for name, pair in found.items()} for k in (0, 1))
+        compared = self._against(network)
+        if any(cost > most for cost, most in compared.values()):
+            costs, limits = ({name: pair[k] for name, pair in compared.items()} for k in (0, 1))
             advice = "Raise the budget, or let more be pruned: inputs=True, where='all', fewer names in exclude."
             raise BudgetError(limits, costs, advice)
 
@@ -47,28 +47,26 @@ class Target:
 
     def price(self, network: nn.Module) -> float:
         """The cost of a network under the limits: the sum of its shares of the whole network's costs."""
-        own = Delivered(network, self.whole.example)
+        delivered = Delivered(network, self.whole.example)
         names = {_PRICED_AS[name] for name in self.limits}
-        total: float = sum(getattr(own, name) / max(1, getattr(self.whole, name)) for name in sorted(names))
+        total: float = sum(getattr(delivered, name) / max(1, getattr(self.whole, name)) for name in sorted(names))
         return total
 
     def exceeded(self, before: Cost, after: Cost) -> str:
         """What to say if a network, measured once more as it is delivered, is above a limit."""
         pairs = [(name, getattr(after, name), limit.most(getattr(before, name))) for name, limit in self.limits.items()]
-        above = [
-            f"{name} is {found:.4g}, above the budget of {most:.4g}" for name, found, most in pairs if found > most
-        ]
+        above = [f"{name} is {cost:.4g}, above the budget of {most:.4g}" for name, cost, most in pairs if cost > most]
         return f"Measured again, {' and '.join(above)}: give a smaller one." if above else ""
 
     def _against(self, network: nn.Module) -> dict[str, tuple[float, float]]:
         """By the name of each limit the cost of a network, and the most that it may be."""
-        own = Delivered(network, self.whole.example)
-        found = {}
+        both = Delivered(network, self.whole.example), self.whole
+        costs = {}
         for name, limit in self.limits.items():
             is_time = name == "latency_ms"
-            cost, whole = latencies_of(own, self.whole) if is_time else (getattr(d, name) for d in (own, self.whole))
-            found[name] = cost, _AIM.get(name, 1.0) * limit.most(whole)
-        return found
+            cost, whole = latencies_of(*both) if is_time else (getattr(each, name) for each in both)
+            costs[name] = cost, _AIM.get(name, 1.0) * limit.most(whole)
+        return costs
 
 
 def target_of(under: Budgets, module: nn.Module, example: Any) -> Target | None:  # noqa: ANN401
@@ -89,7 +87,9 @@ def narrowed(target: Target, signals: Flags, kept: Flags, last: Flags, build: Bu
         return kept
     target.check(build(last))
     names = list(kept)
-    flat_kept, flat_last, flat_signals = (torch.cat([own[n].flatten() for n in names]) for own in (kept, last, signals))
+    flat_kept, flat_last, flat_signals = (
+        torch.cat([each[n].flatten() for n in names]) for each in (kept, last, signals)
+    )
     candidates = (flat_kept & ~flat_last).nonzero().squeeze(1)
     order = candidates[flat_signals[candidates].argsort(stable=True)]
 

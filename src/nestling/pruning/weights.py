@@ -14,7 +14,7 @@ from nestling.pruning.gated import without_widths
 from nestling.pruning.sites import Reader, Site, weight_of
 from nestling.reading import full_cut
 from nestling.running import Nested, called_with
-from nestling.running.layers import VariationalLayer, layer_type, make_variational
+from nestling.running.layers import layer_type, make_variational, variational_layers
 
 
 def with_noise(module: nn.Module, example: Any, exclude: Sequence[str] = ()) -> Nested:  # noqa: ANN401
@@ -38,7 +38,7 @@ def kept_weights(nested: Nested, threshold: float) -> dict[str, Tensor]:
 def without_weights(nested: Nested, kept: Mapping[str, Tensor]) -> Nested:
     """A copy whose dropped weights are zero, with no noise on them."""
     copy = deepcopy(nested)
-    for path, layer in _layers(copy.module).items():
+    for path, layer in variational_layers(copy.module).items():
         assert isinstance(layer.posterior, AdditiveGaussian)
         layer.posterior.remove(~kept[path])
     return copy
@@ -46,7 +46,7 @@ def without_weights(nested: Nested, kept: Mapping[str, Tensor]) -> Nested:
 
 def freeze_dropped(nested: Nested, kept: Mapping[str, Tensor]) -> None:
     """Exclude dropped weights from training: they get no gradient."""
-    for path, layer in _layers(nested.module).items():
+    for path, layer in variational_layers(nested.module).items():
         for parameter in layer.posterior.parameters():
             _freeze_dropped_entries(parameter, kept[path])
 
@@ -172,7 +172,3 @@ def _silence(base: Nested, site: Site, dropped: Tensor) -> None:
         if not piece.reads and tensor.ndim > 1:
             rows = piece.rows[dropped].reshape(-1).to(tensor.device)
             tensor.index_fill_(piece.axis, rows, 0.0)
-
-
-def _layers(module: nn.Module) -> dict[str, VariationalLayer]:
-    return {path: layer for path, layer in module.named_modules() if isinstance(layer, VariationalLayer)}

@@ -9,7 +9,17 @@ from nestling.reading.group import Group, Groups
 
 @dataclass(frozen=True)
 class Cut:
-    """A width, in blocks, for every free group of a network, in the order of its groups."""
+    """How many blocks are kept of each group of a network.
+
+    Args:
+        widths: A pair (name, number of blocks) for every group that can be cut, in the order of the groups.
+
+    Examples:
+        >>> cut = curve.under(macs="0.5x")
+        >>> again = nl.Cut(tuple(cut.as_dict().items()))
+        >>> again == cut, cut["layers.1"] == cut.as_dict()["layers.1"]
+        (True, True)
+    """
 
     widths: tuple[tuple[str, int], ...]
 
@@ -26,7 +36,14 @@ class Cut:
         return sum(width for _, width in self.widths)
 
     def share_of(self, whole: "Cut") -> float:
-        """The share of the blocks of the whole network that this cut keeps."""
+        """The share of the blocks of another cut that this one keeps.
+
+        Args:
+            whole: The other cut, usually that of the whole network.
+
+        Returns:
+            A number from 0 to 1; 1 for a network without groups.
+        """
         return self.num_blocks / whole.num_blocks if whole.num_blocks else 1.0
 
 
@@ -69,7 +86,7 @@ def cut_names(groups: Groups, cuts: Iterable[float | Mapping[str, int] | Cut]) -
         cut = make_cut(groups, wanted)
         is_fraction = isinstance(wanted, int | float)
         names.setdefault(cut, {})[f"{wanted:g}" if is_fraction else f"{cut.num_blocks} of {whole} blocks"] = None
-    return {cut: ", ".join(own) for cut, own in names.items()}
+    return {cut: ", ".join(asked) for cut, asked in names.items()}
 
 
 def _share(group: Group, fraction: float) -> int:

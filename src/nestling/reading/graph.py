@@ -240,8 +240,8 @@ def _assert_sizes(program: ExportedProgram) -> None:
                     graph.call_function(SIZES_ASSERTED, (holds, text))
     for node in graph.find_nodes(op="call_function", target=SIZES_ASSERTED):
         if not node.args[1].startswith(UNPROVEN):
-            found = re.search(r"expression (.*) on node", node.args[1])
-            condition = re.sub(r"\bs\d+\b", lambda m: names.get(m[0], m[0]), found[1] if found else node.args[1])
+            match = re.search(r"expression (.*) on node", node.args[1])
+            condition = re.sub(r"\bs\d+\b", lambda m: names.get(m[0], m[0]), match[1] if match else node.args[1])
             node.update_arg(1, UNPROVEN + condition)
 
 

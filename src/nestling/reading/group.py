@@ -16,7 +16,19 @@ BIT_SUFFIX = ".bits"
 
 @dataclass(frozen=True)
 class Slice:
-    """The ``rows`` (size, rows per unit) of a tensor along ``axis`` that go with a group; ``reads`` if they read it."""
+    """The rows of one tensor that go with the units of a group.
+
+    Attributes:
+        tensor: The name of a parameter or buffer.
+        axis: The axis along which the rows lie.
+        rows: Their places (size, rows per unit), one line per unit.
+        reads: Whether these rows read the units, and do not produce them.
+
+    Examples:
+        >>> piece = nested.groups["layers.1"].slices[0]
+        >>> piece.axis, tuple(piece.rows.shape)
+        (0, (32, 1))
+    """
 
     tensor: str
     axis: int
@@ -26,11 +38,27 @@ class Slice:
 
 @dataclass(frozen=True)
 class Group:
-    """``size`` units in ``num_blocks`` blocks, the first ``num_always`` of which are never cut.
+    """Units of a network that are cut together, with every slice of every tensor that goes with them.
 
-    ``exact`` is False where a norm's statistics run over the axis, so that a cut changes what is left.
-    ``frozen_because`` says why a group can't be cut; None if it can be. A group of layers has no slices: ``drops``
-    names the residual branch of each of its units. A group of bits has none either: it ``quantises`` whole tensors.
+    The units are divided into blocks. A width is a number of blocks, of which the first ``num_always`` are never cut.
+
+    Attributes:
+        name: The name of the layer that produces the units.
+        kind: ``"neuron"``, ``"channel"``, ``"head"``, ``"path"``, ``"layer"`` or ``"bit"``.
+        size: The number of units.
+        slices: What is cut of each tensor.
+        num_blocks: The number of blocks.
+        num_always: The number of blocks that are never cut.
+        exact: False where a norm's statistics run over the axis, so that a cut changes what is left.
+        inner: False for a residual stream, which ``where="inner"`` leaves whole.
+        frozen_because: Why the group can't be cut; None if it can be.
+        drops: For a group of layers, the residual branch of each of its units; such a group has no slices.
+        quantises: For a group of bits, the tensors that it quantises; such a group has no slices.
+
+    Examples:
+        >>> group = nested.groups["layers.1"]
+        >>> group.kind, group.size, group.num_blocks, group.units(3)
+        ('neuron', 32, 8, 12)
     """
 
     name: str
@@ -56,7 +84,19 @@ class Group:
         return self.frozen_because is None
 
     def units(self, width: int) -> int:
-        """How many units the first ``width`` blocks have; block sizes differ by one unit at most, larger first."""
+        """How many units the first blocks have; block sizes differ by one unit at most, larger first.
+
+        Args:
+            width: The number of blocks.
+
+        Returns:
+            The number of units that a cut of this width keeps.
+
+        Examples:
+            >>> group = nested.groups["layers.3"]
+            >>> group.size, group.units(group.num_blocks), group.units(0)
+            (16, 16, 0)
+        """
         small, extra = divmod(self.size, self.num_blocks)
         return width * small + min(width, extra)
 
@@ -67,7 +107,24 @@ class Group:
 
 
 class Groups(Sequence[Group]):
-    """The groups of a network in the order it runs; prints as a table."""
+    """The groups of a network in the order in which it runs; prints as a table.
+
+    Args:
+        groups: The groups, those that can't be cut included.
+
+    Raises:
+        ArgumentError: On use, if there is no group of a name.
+
+    Examples:
+        >>> print(nested.groups)
+        group     kind    units  blocks  always  tensors  note
+        ------------------------------------------------------
+        layers.1  neuron     32       8       2        5
+        layers.3  neuron     16       8       2        5
+        layers.5  neuron     10       -       -        3  frozen: returned to the caller
+        >>> [group.name for group in nested.groups.free]
+        ['layers.1', 'layers.3']
+    """
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self._groups = tuple(groups)

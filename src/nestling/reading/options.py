@@ -17,7 +17,16 @@ QuantiserName = Literal["steps", "dorefa"]
 
 @dataclass(frozen=True)
 class Bits:
-    """How weights are quantised, where ``kinds`` of ``nest`` includes "bit"."""
+    """How weights are quantised, where ``kinds`` of ``nest`` includes ``"bit"``.
+
+    Raises:
+        ArgumentError: If an entry is not one of the choices.
+
+    Examples:
+        >>> bits = nl.nest(module, example, kinds=("bit",), weights=None, bits=nl.Bits(ends=True))
+        >>> {group.kind for group in bits.groups.free}
+        {'bit'}
+    """
 
     num_groups: int | None = None
     """The number of groups of consecutive layers, each with its own number of bits; None means one group per layer."""

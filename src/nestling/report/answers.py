@@ -15,7 +15,25 @@ Table = tuple[list[str], list[list[str]]]
 
 
 def answers(prediction: Prediction, names: Sequence[str], classes: Sequence[str], coverage: float) -> Table:
-    """One row of text per input."""
+    """Predictions as rows of text, one per input; ``write_csv`` and ``text_table`` take them.
+
+    Args:
+        prediction: What ``nl.predict`` gave for N inputs: classes, masks or numbers.
+        names: The name of each input, such as its file.
+        classes: The names of the classes; not used for numbers.
+        coverage: The coverage of the sets or intervals that are shown, if the prediction has them.
+
+    Returns:
+        The header, and the rows.
+
+    Examples:
+        >>> from nestling.report import answers
+        >>> header, rows = answers(p, [f"image {number}" for number in range(100)], data.classes, 0.9)
+        >>> header
+        ['input', 'class', 'probability', 'uncertainty', 'of it epistemic', '90% set']
+        >>> len(rows), rows[0][0]
+        (100, 'image 0')
+    """
     if isinstance(prediction, RegressionPrediction):
         return _regression_answers(prediction, names, coverage)
     assert isinstance(prediction, ClassPrediction)
@@ -23,7 +41,23 @@ def answers(prediction: Prediction, names: Sequence[str], classes: Sequence[str]
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write a table as a .csv file."""
+    """Write a table as a .csv file, whole or not at all.
+
+    Args:
+        path: Where to write.
+        header: The names of the columns.
+        rows: One list of texts per row.
+
+    Raises:
+        RunError: If nothing can be written there.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from nestling.report import write_csv
+        >>> write_csv(Path("answers.csv"), ["input", "class"], [["a.png", "7"]])
+        >>> Path("answers.csv").read_text().splitlines()
+        ['input,class', 'a.png,7']
+    """
     text = io.StringIO()
     csv.writer(text).writerows([header, *rows])
     write_whole(path, text.getvalue().encode())

@@ -1,7 +1,8 @@
 """A cascade as a table of its stages, and as a picture beside its cuts by themselves."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from nestling.cascade import Cascade, CascadeScores, Comparison, Point
 from nestling.report.figures import new_figure, write_figure
@@ -9,7 +10,22 @@ from nestling.tables import percent, text_table, thousands
 
 
 def cascade_table(cascade: Cascade, scores: CascadeScores, comparison: Comparison) -> str:
-    """A table of the stages that run, and lines that say what the cascade comes to."""
+    """A table of the stages that run, and lines that say what the cascade comes to.
+
+    Args:
+        cascade: What ``nl.cascade`` fitted.
+        scores: What ``cascade.evaluate`` measured.
+        comparison: What ``cascade.compare`` measured.
+
+    Returns:
+        The text that ``nestling cascade`` prints.
+
+    Examples:
+        >>> from nestling.report import cascade_table
+        >>> print(cascade_table(casc, casc.evaluate(loader), casc.compare(loader)))
+        stage  cut  threshold  reached  answered  accuracy %  MACs  ms
+        ...
+    """
     header = ["stage", "cut", "threshold", "reached", "answered", "accuracy %", "MACs", "ms"]
     rows = []
     for number, stage in enumerate(scores.stages, 1):
@@ -36,6 +52,9 @@ def _summary(cascade: Cascade, scores: CascadeScores, comparison: Comparison) ->
     if scores.mean_ms is not None and scores.ms_share is not None:
         average += f"; {scores.mean_ms:.3f} ms, {percent(scores.ms_share)}"
     lines.append(average)
+    for coverage, sets in scores.sets.items():
+        right = f"{percent(sets.coverage)} of the conformal sets for {percent(coverage)} have the right class"
+        lines.append(f"{right}, with {sets.size:.2f} classes on average")
     if scores.unanswered > _NONE:
         lines.append(f"{percent(scores.unanswered)} of the inputs get no answer")
     if cascade.guarantee is not None:
@@ -49,25 +68,51 @@ def _summary(cascade: Cascade, scores: CascadeScores, comparison: Comparison) ->
 
 
 def draw_cascade(path: Path, comparison: Comparison) -> None:
-    """Draw accuracy against average cost, and write the picture whole or not at all."""
-    figure = new_figure(6.4, 4.2)
-    axes = figure.subplots()
-    looks = {"cascades": ("#1b6ca8", "."), "one cut for all inputs": ("#66717a", "s")}
-    for (label, (colour, marker)), points in zip(looks.items(), (comparison.points, comparison.alone), strict=True):
-        axes.plot(*_places(points), color=colour, marker=marker, markersize=5, linewidth=1.4, label=label)
-    axes.plot(*_places([comparison.chosen]), "o", color="#d1495b", markersize=8, label="chosen", zorder=3)
-    axes.xaxis.set_major_formatter(lambda place, _: thousands(round(place)))
-    axes.set_xlabel("multiply-adds on average")
-    axes.set_ylabel("accuracy in percent")
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
+    """Draw accuracy against average cost, in multiply-adds and, if they are known, in milliseconds.
+
+    The picture is written whole or not at all.
+
+    Args:
+        path: Where to write; the suffix is the format: ``.png``, ``.svg`` or ``.pdf``.
+        comparison: What ``cascade.compare`` measured.
+
+    Raises:
+        RunError: If nothing can be written there.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from nestling.report import draw_cascade
+        >>> draw_cascade(Path("cascade.svg"), casc.compare(loader))
+    """
+    in_ms = comparison.chosen.ms is not None
+    figure = new_figure(6.4 * (1 + in_ms), 4.2)
+    axes = figure.subplots(1, 1 + in_ms, squeeze=False, sharey=True)[0]
+    axes[0].xaxis.set_major_formatter(lambda place, _: thousands(round(place)))
+    for own, label, cost in zip(axes, ("multiply-adds", "milliseconds"), (_macs, _milliseconds), strict=False):
+        _draw(own, comparison, cost)
+        own.set_xlabel(f"{label} on average")
+        own.grid(alpha=0.25)
+        own.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("accuracy in percent")
+    axes[0].legend(frameon=False, loc="lower right")
     write_figure(path, figure)
 
 
-def _places(points: Sequence[Point]) -> tuple[list[float], list[float]]:
-    """The costs of points, and their accuracies in percent."""
-    return [point.macs for point in points], [100 * point.accuracy for point in points]
+def _draw(axes: Any, comparison: Comparison, cost: Callable[[Point], float]) -> None:  # noqa: ANN401 (matplotlib's)
+    looks = {"cascades": ("#1b6ca8", "."), "one cut for all inputs": ("#66717a", "s")}
+    for (label, (colour, marker)), points in zip(looks.items(), (comparison.points, comparison.alone), strict=True):
+        places = sorted((cost(point), 100 * point.accuracy) for point in points)
+        axes.plot(*zip(*places, strict=True), color=colour, marker=marker, markersize=5, linewidth=1.4, label=label)
+    chosen = comparison.chosen
+    axes.plot(cost(chosen), 100 * chosen.accuracy, "o", color="#d1495b", markersize=8, label="chosen", zorder=3)
+
+
+def _macs(point: Point) -> float:
+    return point.macs
+
+
+def _milliseconds(point: Point) -> float:
+    return point.ms or 0.0
 
 
 _NONE = 1e-9

@@ -10,7 +10,21 @@ _AXES = {"params": "parameters", "macs": "multiply-adds", "bytes": "bytes", "lat
 
 
 def curve_table(curve: Curve) -> str:
-    """A table of the networks of a curve, from the smallest on."""
+    """A table of the networks of a curve, from the smallest on.
+
+    Args:
+        curve: What ``nl.search`` found.
+
+    Returns:
+        The text that ``nestling search`` prints: what is kept, costs, score and NLL of each network.
+
+    Examples:
+        >>> from nestling.report import curve_table
+        >>> print(curve_table(curve))
+          kept  parameters   MACs  bytes  accuracy %     NLL
+        ...
+        100.0%...
+    """
     as_accuracy = _are_shares(curve)
     header = ["kept", "parameters", "MACs", "bytes", "ms", "cost", "accuracy %" if as_accuracy else "score", "NLL"]
     whole = max((row.cut for row in curve.rows), key=lambda cut: cut.num_blocks)
@@ -27,7 +41,20 @@ def curve_table(curve: Curve) -> str:
 
 
 def draw_front(path: Path, curve: Curve) -> None:
-    """Draw the curve over all cuts that the search tried, and write the picture whole or not at all."""
+    """Draw the curve over all cuts that the search tried, and write the picture whole or not at all.
+
+    Args:
+        path: Where to write; the suffix is the format.
+        curve: What ``nl.search`` found.
+
+    Raises:
+        RunError: If nothing can be written there.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from nestling.report import draw_front
+        >>> draw_front(Path("curve.svg"), curve)
+    """
     scale = 100 if _are_shares(curve) else 1
     figure = new_figure(6.4, 4.2)
     axes = figure.subplots()

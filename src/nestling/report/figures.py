@@ -18,7 +18,18 @@ _MARKERS = ("o", "s", "^", "D", "v")
 
 @dataclass(frozen=True)
 class Series:
-    """One line in every panel: a label, sizes, and the values of each panel at these sizes."""
+    """One line in every panel of ``draw_curves``.
+
+    Attributes:
+        label: What the legend says.
+        sizes: The places on the axis of sizes, all above zero.
+        values: The values at these sizes, by the name of the panel.
+
+    Examples:
+        >>> from nestling.report import Series
+        >>> Series("nested", [1e3, 4e3], {"accuracy %": [88.0, 91.5]}).label
+        'nested'
+    """
 
     label: str
     sizes: Sequence[float]
@@ -26,7 +37,24 @@ class Series:
 
 
 def draw_curves(path: Path, series: Sequence[Series], panels: Sequence[str], *, size: str, title: str) -> None:
-    """Draw one panel per quantity, over sizes on a logarithmic axis, and write the picture whole or not at all."""
+    """Draw one panel per quantity, over sizes on a logarithmic axis, and write the picture whole or not at all.
+
+    Args:
+        path: Where to write; the suffix is the format.
+        series: The lines, each with values for every panel.
+        panels: The names of the quantities.
+        size: What the axis of sizes says.
+        title: What stands above.
+
+    Raises:
+        RunError: If nothing can be written there.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from nestling.report import Series, draw_curves
+        >>> line = Series("nested", [1e3, 4e3], {"accuracy %": [88.0, 91.5]})
+        >>> draw_curves(Path("sizes.svg"), [line], ["accuracy %"], size="parameters", title="Digits")
+    """
     figure = new_figure(4.2 * len(panels), 3.6)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for number, line in enumerate(series):

@@ -14,9 +14,20 @@ from nestling.training import Progress
 
 @dataclass(frozen=True)
 class WidthRow:
-    """A network at a cut: the fractions that mean it (``cut``), the share of its blocks that is ``kept``, and scores.
+    """A network at one cut: its size, what it costs, and its scores.
 
-    ``calibrated`` has its scores after temperature scaling, if it was calibrated.
+    Attributes:
+        cut: The fractions that mean it, such as ``"0.5"`` or ``"0.01, 0.25"``.
+        kept: The share of all blocks that it keeps.
+        cost: Parameters, multiply-adds, bytes and milliseconds.
+        scores: Its scores.
+        calibrated: Its scores after temperature scaling; None if it was not calibrated.
+
+    Examples:
+        >>> from nestling.report import score_widths
+        >>> row = score_widths(nested, loader, [0.5])[0]
+        >>> row.cut, row.kept, row.calibrated is None
+        ('0.5', 0.5, True)
     """
 
     cut: str
@@ -45,8 +56,25 @@ def score_widths(
 ) -> list[WidthRow]:
     """Score each different network among some cuts, with its latency for one input on this machine.
 
-    ``calibrations`` are looked up by their cuts; ``spread`` is as in ``evaluate``. ``quiet=False`` shows progress: a
-    bar on a terminal, and a line per cut.
+    Args:
+        nested: A trained nested network.
+        loader: Pairs of inputs and targets, read once per cut.
+        cuts: Fractions or cuts. Fractions that mean the same network share a row.
+        ood: A loader of out-of-distribution inputs, for detection.
+        samples: Weight samples to average over.
+        likelihood: By default the one that the network was trained with.
+        calibrations: Looked up by their cuts.
+        spread: Share the batches among processes, as in ``evaluate``.
+        quiet: False shows progress: a bar on a terminal, and a line per cut.
+
+    Returns:
+        One row per network, in the order of the cuts.
+
+    Examples:
+        >>> from nestling.report import score_widths
+        >>> rows = score_widths(nested, loader, [0.25, 1.0], calibrations=run.calibrations)
+        >>> [row.cut for row in rows], rows[0].cost.params < rows[1].cost.params
+        (['0.25', '1'], True)
     """
     fitted, whole = {calibration.cut: calibration for calibration in calibrations}, full_cut(nested.groups)
     named, rows = cut_names(nested.groups, cuts), list[WidthRow]()
@@ -56,7 +84,9 @@ def score_widths(
         for cut, name in named.items():
 
             def score(given: Calibration | None, at: Cut = cut) -> Scores:
-                watched, foreign = (None if own is None else _stepping(own, progress) for own in (loader, ood))
+                watched, foreign = (
+                    None if batches is None else _stepping(batches, progress) for batches in (loader, ood)
+                )
                 options: dict[str, Any] = {"samples": samples, "likelihood": likelihood, "spread": spread}
                 return evaluate(nested, watched or (), cut=at, ood=foreign, calibration=given, **options)
 
@@ -73,7 +103,21 @@ def _stepping(batches: Iterable[Any], progress: Progress) -> Iterator[Any]:
 
 
 def widths_table(rows: Sequence[WidthRow]) -> str:
-    """The rows as text, with one column per figure that was measured, each with half of its 95 % interval."""
+    """The rows as text, with one column per figure that was measured, each with half of its 95 % interval.
+
+    Args:
+        rows: What ``score_widths`` gave.
+
+    Returns:
+        The table that ``nestling evaluate`` prints.
+
+    Examples:
+        >>> from nestling.report import score_widths, widths_table
+        >>> print(widths_table(score_widths(nested, loader, [0.5])))
+        cut   kept  parameters  MACs ...
+        ...
+        ± is half of the 95 % interval over the 144 test examples.
+    """
     cells = [_cells(row) for row in rows]
     header = list(dict.fromkeys(name for row in cells for name in row))
     table = text_table(header, [[row.get(name, "-") for name in header] for row in cells])

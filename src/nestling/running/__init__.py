@@ -6,7 +6,7 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.running.agreement import TOLERANCE, check_same, gap, with_noise
-    from nestling.running.batches import Read, as_call, examples_of, inputs_of, pair_of, read_by
+    from nestling.running.batches import Call, Read, as_call, examples_of, inputs_of, pair_of, read_by
     from nestling.running.bits import (
         FIRST_SHARPNESS,
         LAST_SHARPNESS,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nestling.running.known_results import Reuse
     from nestling.running.layers import plain_name
     from nestling.running.modes import called_with, in_mode
-    from nestling.running.nested import Nested
+    from nestling.running.nested import Nested, check_nested
     from nestling.running.norms import norms_with_statistics, were_trained
     from nestling.running.open_widths import OpenWidths, axes_of, kept_of
     from nestling.running.outputs import Output, Pick, pick_output, picked

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from nestling.errors import NestlingError
+from nestling.running.batches import Call
 from nestling.running.modes import in_mode
 from nestling.torch_parts import pytree
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]
 TOLERANCE = 1e-4
 """The largest difference that rounding may make between two networks, relative to the largest output."""
 

@@ -13,6 +13,7 @@ Read = Callable[[Any], Any]
 LABELS = "labels"
 """The key of the targets in a batch that is a dictionary, as Hugging Face's collators have it."""
 Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""What a network is called with: its arguments by position, and those by name."""
 
 
 def as_call(example: Any) -> Call:  # noqa: ANN401

@@ -1,14 +1,14 @@
 """Nested bits: which weights of a network are quantised, in which groups, and by what."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor, nn
 
 from nestling.errors import ArgumentError
 from nestling.reading import BIT_SUFFIX, Bits, Cut, Group, Groups, Holders, QuantiserName
+from nestling.running.batches import Call
 from nestling.running.dorefa import MOST_BITS, quantise_dorefa
 from nestling.running.layers import layer_type, mean_name
 from nestling.running.modes import called_with
@@ -32,6 +32,9 @@ class WeightQuantiser(nn.Module, ABC):
     size: int
     num_always: int
 
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+
     @abstractmethod
     def quantised(self, weight: Tensor, width: int, sharpness: float | None) -> Tensor:
         """The weight on the levels of a width; with a sharpness, near these levels."""
@@ -51,7 +54,7 @@ class StepQuantiser(WeightQuantiser):
     size, num_always = NUM_PAIRS, 1
 
     def __init__(self, weight: Tensor) -> None:
-        super().__init__()
+        super().__init__(weight)
         self.log_tau = nn.Parameter(fitted_log_tau(weight.detach()))
 
     def quantised(self, weight: Tensor, width: int, sharpness: float | None) -> Tensor:
@@ -97,11 +100,8 @@ class Quantised(nn.Module):
         super().__init__()
         self.bits = bits
         self.group_of = {name: group.name for group in groups.free for name in group.quantises}
-        makers: dict[QuantiserName, Callable[[Tensor], WeightQuantiser]] = {
-            "steps": StepQuantiser,
-            "dorefa": lambda _: DoReFaQuantiser(),
-        }
-        self._quantisers = nn.ModuleList(makers[bits.quantiser](tensors[name]) for name in self.group_of)
+        make = _QUANTISERS[bits.quantiser]
+        self._quantisers = nn.ModuleList(make(tensors[name]) for name in self.group_of)
         self.sharpness = FIRST_SHARPNESS
 
     def quantisers(self) -> dict[str, WeightQuantiser]:
@@ -134,7 +134,7 @@ class Quantised(nn.Module):
 
 def bit_groups(
     module: nn.Module,
-    call: tuple[tuple[Any, ...], dict[str, Any]],
+    call: Call,
     bits: Bits,
     exclude: Collection[str],
     only: Collection[str] | None,
@@ -194,7 +194,7 @@ def of_posteriors(groups: Sequence[Group], layers: Collection[str]) -> list[Grou
     return [replace(group, quantises=tuple(map(renamed, group.quantises))) for group in groups]
 
 
-def _weights_in_order(module: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]]) -> list[str]:
+def _weights_in_order(module: nn.Module, call: Call) -> list[str]:
     """The weights to quantise, each used by one layer only, in the order the example runs them."""
     holders = Holders(module)
     uses = [name for _, names in holders.members for name in names.values()]

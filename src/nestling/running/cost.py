@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nestling.arguments import count
 from nestling.reading import Cut, make_cut
-from nestling.running.agreement import Call
+from nestling.running.batches import Call
 from nestling.running.nested import Nested
 from nestling.running.packed_bits import num_bytes
 from nestling.torch_parts import pytree
@@ -24,7 +24,19 @@ MEASURED_RUNS = (11, 1000)
 
 @dataclass(frozen=True)
 class Cost:
-    """``macs``: multiply-adds per example; ``bytes``: those of parameters and buffers, quantised weights packed."""
+    """What a network costs.
+
+    Attributes:
+        params: Parameters.
+        macs: Multiply-adds per example.
+        bytes: Bytes of parameters and buffers, quantised weights packed.
+        latency_ms: Median milliseconds of a forward pass on this device; None if it was not measured.
+
+    Examples:
+        >>> half, whole = nl.cost(nested, 0.5), nl.cost(nested, 1.0)
+        >>> half.macs < whole.macs, whole.params, whole.latency_ms is None
+        (True, 2778, True)
+    """
 
     params: int
     macs: int
@@ -42,8 +54,22 @@ def cost(
 ) -> Cost:
     """The cost of the plain network that ``extract`` would give at a cut.
 
-    ``latency`` measures the median time of a forward pass on this device, over ``batch_size`` copies of the example
-    and with this many CPU ``threads`` (None: torch's setting).
+    Args:
+        nested: The network.
+        cut: A fraction of every group, widths by group name, or a ``Cut``.
+        latency: Measure the median time of a forward pass on this device.
+        batch_size: How many copies of the example are run for that.
+        threads: With so many CPU threads; None for torch's setting.
+
+    Returns:
+        Parameters, multiply-adds, bytes, and milliseconds if they were asked for.
+
+    Raises:
+        ArgumentError: If the cut or a number can't be used.
+
+    Examples:
+        >>> nl.cost(nested, {"layers.1": 4}).params < nl.cost(nested, 1.0).params
+        True
     """
     wanted = make_cut(nested.groups, cut)
     network = nested.extracted(wanted)
@@ -108,7 +134,7 @@ def latencies_ms(modules: Sequence[Callable[..., Any]], call: Call, threads: int
             times.append([_seconds(module, args, kwargs) for module in modules])
     finally:
         torch.set_num_threads(before)
-    return [1e3 * statistics.median(own) for own in zip(*times, strict=True)]
+    return [1e3 * statistics.median(seconds) for seconds in zip(*times, strict=True)]
 
 
 def _seconds(module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:

@@ -59,9 +59,9 @@ def graph_module(
 
 def refused_sizes(fault: RuntimeError, advice: str) -> ShapeError | None:
     """The error to show instead of a graph's own if the sizes of its inputs are the cause, else None."""
-    _, found, why = str(fault).partition(UNPROVEN)
+    _, marker, why = str(fault).partition(UNPROVEN)
     given = "sizes for which the network's code may take another path than for its example"
-    return ShapeError("inputs", given, f"sizes with {why}", advice) if found else None
+    return ShapeError("inputs", given, f"sizes with {why}", advice) if marker else None
 
 
 class _Builder:
@@ -109,7 +109,7 @@ class _Builder:
             hold_at(built, name, tensor)  # what the graph does not use stays in the state, under all of its names
         for node, name in source.tensor_names.items():
             if node in copied and name not in self.state:  # fx keeps every buffer it copies in the state
-                hold_at(built, name, _tensor_at(self.module, name), persistent=False)
+                hold_at(built, name, tensor_at(self.module, name), persistent=False)
         for node, tensor in source.constants.items():
             if node in copied:
                 hold_at(built, f"constant_{node.name}", tensor, persistent=False)
@@ -136,7 +136,7 @@ class _Builder:
         """The name and tensor behind a placeholder that is not one of the caller's inputs."""
         if node in self.plan.tensor_names:
             name = self.plan.tensor_names[node]
-            return name, _tensor_at(self.module, name)
+            return name, tensor_at(self.module, name)
         if node in self.plan.constants:
             return f"constant_{node.name}", self.plan.constants[node]
         return None
@@ -234,7 +234,8 @@ def _set_argument(node: fx.Node, place: tuple[str | int, ...], value: Any) -> No
         node.update_kwarg(names[index], value)
 
 
-def _tensor_at(module: nn.Module, name: str) -> Tensor:
+def tensor_at(module: nn.Module, name: str) -> Tensor:
+    """The tensor that a module has under a name with dots."""
     path, _, key = name.rpartition(".")
     tensor: Tensor = getattr(module.get_submodule(path), key)
     return tensor

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from nestling.running.batches import Call
+
 
 @contextmanager
 def in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
@@ -23,9 +25,7 @@ def in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
 
 
 @torch.no_grad()
-def called_with(
-    submodules: Mapping[str, nn.Module], module: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]]
-) -> dict[str, tuple[Any, ...]]:
+def called_with(submodules: Mapping[str, nn.Module], module: nn.Module, call: Call) -> dict[str, tuple[Any, ...]]:
     """The arguments of those submodules that an example runs in eval mode, in the order they run."""
     arguments: dict[str, tuple[Any, ...]] = {}
     with in_mode(module, training=False), ExitStack() as stack:

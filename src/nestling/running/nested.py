@@ -1,47 +1,61 @@
 """A network whose widths can be chosen while it runs."""
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nestling.distributions.orders import Order
 from nestling.distributions.weights import WeightPosterior
-from nestling.errors import ArgumentError, ShapeError
+from nestling.errors import ArgumentError, DtypeError, ShapeError
 from nestling.kept_until_written import write_state
 from nestling.reading import Bits, Cut, Groups, Plan, full_cut, make_cut
-from nestling.running.batches import check_like_example
+from nestling.running.batches import Call, check_like_example
 from nestling.running.bits import Levels, Quantised
-from nestling.running.layers import VariationalLayer, drawing, mean_name, plain_name
+from nestling.running.layers import drawing, mean_name, plain_name, variational_layers
 from nestling.running.modes import in_mode
 from nestling.running.norms import warn_of_statistics, were_trained
 from nestling.running.norms_of_cuts import PrivateNorms
 from nestling.running.outputs import Output
-from nestling.running.runner import REMEMBERED_CUTS, BoundNetwork, OpenSizes, Runner
+from nestling.running.prepared_cuts import PreparedCuts, run_at, running_at
+from nestling.running.runner import BoundNetwork, OpenSizes, Runner
 from nestling.running.shown import nested_card
 from nestling.running.slicing import Scaler, Slicer
 from nestling.torch_parts import Moving, pytree
-
-KEPT_CUTS = 4
-"""The smaller tensors of this many cuts are kept, so that going back and forth between cuts costs nothing."""
-_KEEPING = threading.Lock()
-"""Held while a network looks up the cuts that it keeps."""
 
 
 class Nested(Moving):
     """A module with an order over the widths of each of its groups. ``nest`` makes it.
 
-    In train mode each call draws a width for every group, remembered in ``drawn``, and computes only that part of the
-    network. In eval mode a call runs at the current cut: the whole network, except inside ``at``. The current cut
-    belongs to a thread or asyncio task, and in eval mode a call writes nothing on the network. So several threads may
-    use one network at once, each at its own cut. Train mode is for one thread. ``statistics`` has the statistics of
-    batch norms, by cut. ``likelihood`` says what an output means in ``predict``, ``evaluate``, ``search`` and ``elbo``:
-    ``train`` sets it, and its parameters are learned and saved with the network. ``output`` is what was picked of the
-    module's outputs, if they are no tensors. ``made_with`` has the options of ``nest``, or None if they contain code.
+    In train mode each call draws a width for every group and computes only that part of the network. In eval mode a
+    call runs at the current cut: the whole network, except inside ``at``. The current cut belongs to a thread or
+    asyncio task, and in eval mode a call writes nothing on the network, so several threads may use it at once. Train
+    mode is for one.
+
+    Args:
+        module: The network itself, whose layers may be variational.
+        groups: What can be cut, and what can't, with the reason.
+        orders: The distribution over the widths of each free group, by its name.
+        runner: Runs the module, or its graph, with smaller tensors.
+        example: The arguments of the call that ``nest`` was given.
+        rescale: Whether readers of a group are scaled by keep probabilities in eval mode.
+        bits: How weights are quantised.
+        private: Cuts whose batch norms have separate weights.
+        output: What was picked of the module's outputs, if they are no tensors.
+
+    Attributes:
+        statistics: The statistics of batch norms, by cut.
+        likelihood: What an output means. ``train`` sets it; its parameters are learned and saved with the network.
+        drawn: The cut of the last call in train mode.
+        made_with: The options of ``nest``; None if they contain code.
+
+    Examples:
+        >>> with nested.at(0.5):
+        ...     half = nested(images)
+        >>> torch.equal(half, nested(images)), nested.cut.num_blocks
+        (False, 16)
     """
 
     def __init__(
@@ -51,7 +65,7 @@ class Nested(Moving):
         orders: Mapping[str, Order],
         runner: Runner,
         *,
-        example: tuple[tuple[Any, ...], dict[str, Any]],
+        example: Call,
         rescale: bool,
         bits: Bits | None = None,
         private: Sequence[float | Mapping[str, int]] = (),
@@ -73,11 +87,10 @@ class Nested(Moving):
         self._scaler = Scaler(groups, self.tensors())
         self.quantised = Quantised(groups, self.tensors(), bits or Bits())
         self.private = PrivateNorms(module, [make_cut(groups, cut) for cut in private], self.sliced_at)
-        self._layers = {path: layer for path, layer in module.named_modules() if isinstance(layer, VariationalLayer)}
+        self._layers = variational_layers(module)
         self.drawn: Cut | None = None
         self._has_warned = False
-        self._prepared_cuts: dict[Cut, _PreparedCut] = {}
-        self._cuts: dict[object, Cut] = {}
+        self._prepared_cuts = PreparedCuts(groups)
 
     @property
     def orders(self) -> dict[str, Order]:
@@ -87,22 +100,31 @@ class Nested(Moving):
     @property
     def cut(self) -> Cut:
         """The cut that eval mode runs at."""
-        running = _running.get().get(self)
+        running = running_at(self)
         return running.prepared.cut if running is not None else full_cut(self.groups)
 
     @contextmanager
     def at(self, cut: float | Mapping[str, int] | Cut) -> Iterator["Nested"]:
-        """Run at a cut inside the ``with`` statement: a fraction of every group, widths by group name, or a Cut.
+        """Run at a cut inside the ``with`` statement.
 
         Without gradients the smaller tensors of the last few cuts are kept, as dense copies, until a tensor of the
-        network is written to (writes through ``.data`` are not noticed) or its train or eval mode is set.
-        In eval mode a cut without batch-norm statistics of its own is warned of, once per network: ``recalibrate`` it.
+        network is written to (writes through ``.data`` are not noticed) or its train or eval mode is set. In eval mode
+        a cut without batch-norm statistics of its own is warned of, once per network: ``recalibrate`` it.
+
+        Args:
+            cut: A fraction of every group, widths by group name (other groups stay whole), or a ``Cut``.
+
+        Returns:
+            A context that gives the network itself.
+
+        Raises:
+            ArgumentError: If there is no such cut.
         """
-        prepared = self._prepared_at(self._checked(cut))
+        prepared = self._prepared_cuts.at(cut)
         if not (self.training or prepared.is_checked):
             prepared.is_checked = True
             self._warn_of_statistics(prepared.cut)
-        with self._running(_RunsAt(prepared)):
+        with run_at(self, prepared):
             yield self
 
     def _warn_of_statistics(self, cut: Cut) -> None:
@@ -115,27 +137,31 @@ class Nested(Moving):
     @contextmanager
     def shared_at(self, cut: float | Mapping[str, int] | Cut) -> Iterator["Nested"]:
         """Run at a cut inside the ``with`` statement; all calls share the cut's slices, and so one backward pass."""
-        prepared = self._prepared_at(self._checked(cut))
-        with self._running(_RunsAt(prepared, self.sliced_at(prepared.cut))):
+        prepared = self._prepared_cuts.at(cut)
+        with run_at(self, prepared, self.sliced_at(prepared.cut)):
             yield self
 
     @contextmanager
-    def _running(self, running: "_RunsAt") -> Iterator[None]:
-        token = _running.set({**_running.get(), self: running})
-        try:
-            yield
-        finally:
-            _running.reset(token)
-
-    @contextmanager
     def drawing(self) -> Iterator["Nested"]:
-        """Inside the ``with`` statement draw weights and gates in eval mode too; the rest stays in eval mode."""
+        """Inside the ``with`` statement draw weights and gates in eval mode too; the rest stays in eval mode.
+
+        Examples:
+            >>> with nested.drawing():
+            ...     first, second = nested(images), nested(images)
+            >>> torch.equal(first, second), torch.equal(nested(images), nested(images))
+            (False, True)
+        """
         with drawing(self):
             yield self
 
     @property
+    def device(self) -> torch.device:
+        """The device of its tensors."""
+        return next((tensor.device for tensor in self.tensors().values()), torch.device("cpu"))
+
+    @property
     def calls_layers(self) -> bool:
-        """Whether the module's layers run, which may draw a weight per example, or a graph with one weight for all."""
+        """Whether the module's layers run, which may draw weights per example, or a graph with one draw for all."""
         return self._runner.calls_layers
 
     @property
@@ -144,7 +170,19 @@ class Nested(Moving):
         return self._runner.plan
 
     def sample_cut(self, generator: torch.Generator | None = None) -> Cut:
-        """Draw a width for every group from its order."""
+        """Draw a width for every group from its order.
+
+        Args:
+            generator: Draws the widths; None for torch's own.
+
+        Returns:
+            A cut, as a step of training uses it.
+
+        Examples:
+            >>> cut = nested.sample_cut(torch.Generator().manual_seed(0))
+            >>> list(cut.as_dict()) == list(nested.orders)
+            True
+        """
         return Cut(tuple((name, int(order.sample((), generator))) for name, order in self.orders.items()))
 
     def log_prob(self, cut: Cut) -> Tensor:
@@ -161,7 +199,7 @@ class Nested(Moving):
         if not self.training:
             return self.call(self._ready_network(), args, kwargs)
         cut = self.cut
-        if self not in _running.get():
+        if running_at(self) is None:
             cut = self.drawn = self.sample_cut()
         smaller = self.tensors_at(cut)
         result = self.run(cut, smaller, *args, **kwargs)
@@ -170,11 +208,21 @@ class Nested(Moving):
 
     def _ready_network(self) -> BoundNetwork:
         """The network at the current cut, kept for the next call unless its tensors need gradients."""
-        running = _running.get().get(self)
-        prepared = running.prepared if running is not None else self._prepared_at(self._checked(1.0))
+        running = running_at(self)
+        prepared = running.prepared if running is not None else self._prepared_cuts.at(1.0)
+        cut = prepared.cut
         if torch.is_grad_enabled():
-            return self.bound(prepared.cut, self.tensors_at(prepared.cut))
-        return prepared.ready(self)
+            return self.bound(cut, self.tensors_at(cut))
+        watched = [*self.tensors().values(), *self.quantised.parameters(), *self.private.parameters()]
+        watched += self._orders.parameters() if self.rescale else ()
+        writes = write_state(watched)
+        state = None if writes is None else (self.rescale, writes)
+        return prepared.ready(self._runner, state, self.statistics.get(cut), lambda: self._dense_at(cut))
+
+    def _dense_at(self, cut: Cut) -> dict[str, Tensor]:
+        """The tensors that a cut changes, parameters as dense copies, which run faster."""
+        tensors, smaller = self.tensors(), self.tensors_at(cut)
+        return {name: t.contiguous() if isinstance(tensors[name], nn.Parameter) else t for name, t in smaller.items()}
 
     def run(self, cut: Cut, smaller: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Run at a cut with these tensors in place of the network's tensors of the same names."""
@@ -304,29 +352,7 @@ class Nested(Moving):
 
     def forget(self) -> None:
         """Forget the smaller tensors of cuts: the network may have been written to through ``.data``."""
-        with _KEEPING:
-            self._prepared_cuts.clear()
-
-    def _prepared_at(self, cut: Cut) -> "_PreparedCut":
-        """The cut with its smaller tensors, if it was among the last few; else without them."""
-        with _KEEPING:
-            prepared = self._prepared_cuts.pop(cut, None) or _PreparedCut(cut)
-            self._prepared_cuts[cut] = prepared
-            if len(self._prepared_cuts) > KEPT_CUTS:
-                del self._prepared_cuts[next(iter(self._prepared_cuts))]
-        return prepared
-
-    def _checked(self, cut: float | Mapping[str, int] | Cut) -> Cut:
-        """The cut that is meant; the answers to earlier calls are remembered."""
-        try:
-            key = type(cut), tuple((k, type(v), v) for k, v in cut.items()) if isinstance(cut, Mapping) else cut
-            return self._cuts[key]
-        except (KeyError, TypeError):  # a new one, or nothing that could be a cut
-            made = make_cut(self.groups, cut)
-        if len(self._cuts) >= REMEMBERED_CUTS:
-            self._cuts.clear()
-        self._cuts[key] = made
-        return made
+        self._prepared_cuts.forget()
 
     def _repr_html_(self) -> str:
         return nested_card(self.groups, self.orders, self.cut)
@@ -337,7 +363,7 @@ class Nested(Moving):
 
     def sliced_at(self, cut: Cut) -> dict[str, Tensor]:
         """The part of each tensor that a cut keeps, as it is stored; sizes follow from it."""
-        running = _running.get().get(self)
+        running = running_at(self)
         if running is not None and running.slices is not None and running.prepared.cut == cut:
             return running.slices
         return self._slicer.cut(self.tensors(), cut)
@@ -367,42 +393,7 @@ class Nested(Moving):
         return smaller
 
 
-class _PreparedCut:
-    """A cut, with the network that was last made ready for it, and whether its statistics of norms were looked for."""
-
-    def __init__(self, cut: Cut) -> None:
-        self.cut = cut
-        self.is_checked = False
-        self._last: tuple[object, object, BoundNetwork] | None = None
-
-    def __reduce__(self) -> tuple[type["_PreparedCut"], tuple[Cut]]:
-        """A copy of the network has tensors of its own, for which its cuts are made ready anew."""
-        return _PreparedCut, (self.cut,)
-
-    def ready(self, nested: Nested) -> BoundNetwork:
-        """The network at the cut, made again if one of its tensors or attributes has changed."""
-        tensors, statistics = nested.tensors(), nested.statistics.get(self.cut)
-        watched = [*tensors.values(), *nested.quantised.parameters(), *nested.private.parameters()]
-        watched += nested._orders.parameters() if nested.rescale else ()
-        writes = write_state(watched)
-        key, last = (nested.rescale, writes), self._last
-        if writes is not None and last is not None and last[0] == key and last[1] is statistics and last[2].is_fresh():
-            return last[2]
-        if last is not None and not last[2].is_fresh():
-            nested._runner.recheck_separable()
-        smaller = nested.tensors_at(self.cut).items()
-        dense = {name: t.contiguous() if isinstance(tensors[name], nn.Parameter) else t for name, t in smaller}
-        bound = nested.bound(self.cut, dense)
-        self._last = key, statistics, bound
-        return bound
-
-
-class _RunsAt(NamedTuple):
-    """What a network runs at: a cut, and the slices that all calls share, if they do."""
-
-    prepared: _PreparedCut
-    slices: dict[str, Tensor] | None = None
-
-
-_running: ContextVar[Mapping[Nested, _RunsAt]] = ContextVar("running", default={})  # noqa: B039  # never written to
-"""The networks that are inside ``at`` in this thread or task, and what each runs at."""
+def check_nested(nested: object) -> None:
+    """Raise an error unless this is a nested network."""
+    if not isinstance(nested, Nested):
+        raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")

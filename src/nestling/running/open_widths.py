@@ -46,6 +46,10 @@ class OpenWidths(nn.Module):
         finally:
             self._units, self._row = before
 
+    def in_row(self, table: Tensor) -> Tensor:
+        """The row that this call takes of a table."""
+        return table.select(0, self._row - 1)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Run the network on the parts of its tensors."""
         smaller = self.tensors()
@@ -55,7 +59,7 @@ class OpenWidths(nn.Module):
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that differ from those at ``base``, by their plain names."""
         held = self._holders.tensors()
-        smaller = {name: getattr(self, buffer).select(0, self._row - 1) for name, buffer in self._table_names.items()}
+        smaller = {name: self.in_row(getattr(self, buffer)) for name, buffer in self._table_names.items()}
         for (name, axis), parts in self._parts.items():
             smaller[name] = kept_of(smaller.get(name, held[name]), axis, parts, self._units)
         return smaller
@@ -100,7 +104,7 @@ def axes_of(nested: Nested, names: Collection[str]) -> dict[tuple[str, int], lis
             if name in names:
                 owners[name, piece.axis].append((group, piece.rows))
     shapes = {plain_name(name): tensor.shape for name, tensor in nested.tensors().items()}
-    return {(name, axis): _parts(name, shapes[name][axis], own) for (name, axis), own in owners.items()}
+    return {(name, axis): _parts(name, shapes[name][axis], pieces) for (name, axis), pieces in owners.items()}
 
 
 def _parts(name: str, size: int, owners: Sequence[tuple[Group, Tensor]]) -> list[Part]:

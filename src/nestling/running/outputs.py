@@ -51,9 +51,9 @@ def pick_output(module: nn.Module, output: Any, choice: Output | None) -> Output
         if isinstance(output, Tensor) or not has_logits:
             return None
         choice = LOGITS
-    found = picked(output, choice)
-    if not isinstance(found, Tensor):
-        given = f"{choice!r}, which picks a {type(found).__name__} of {_described(output)}"
+    value = picked(output, choice)
+    if not isinstance(value, Tensor):
+        given = f"{choice!r}, which picks a {type(value).__name__} of {_described(output)}"
         raise ArgumentError("output", given, "what picks a tensor", _ADVICE)
     module.register_forward_hook(Pick(choice))
     return choice

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from nestling.errors import NestlingError
-from nestling.running.agreement import TOLERANCE, Call, gap
+from nestling.running.agreement import TOLERANCE, gap
+from nestling.running.batches import Call
 from nestling.torch_parts import pytree
 
 

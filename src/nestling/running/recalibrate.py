@@ -30,13 +30,28 @@ def recalibrate(
     spread: bool = False,
     batch: Read | None = None,
 ) -> None:
-    """Average the batch statistics of every batch norm over the loader, at a cut and with the weights at their means.
+    """Collect the statistics of batch norms at a cut, which the network then uses there.
 
-    ``loader`` gives inputs, pairs whose first element is the input, or dictionaries; ``batch`` is a function that reads
-    other batches; ``num_batches`` limits how many are used. From
-    then on the network uses these statistics at that cut, in eval mode and when it is extracted; the statistics of
-    other cuts do not change. ``spread`` shares the batches among the processes of torch.distributed, each of which must
-    make the call.
+    The batch statistics of every norm are averaged over the loader, with the weights at their means. From then on the
+    network uses them at that cut, in eval mode and when it is extracted. The statistics of other cuts do not change.
+
+    Args:
+        nested: The network.
+        loader: Batches of training data: inputs, pairs whose first element is the input, or dictionaries.
+        cut: A fraction of every group, widths by group name, or a ``Cut``.
+        num_batches: How many batches are used; None for all.
+        spread: Share the batches among the processes of torch.distributed, each of which must make the call.
+        batch: A function that reads batches of another form.
+
+    Raises:
+        ArgumentError: If the loader has no batch, or the cut can't be used.
+
+    Examples:
+        >>> colours = torch.randn(8, 3, 32, 32)
+        >>> convolutional = nl.nest(nl.models.build("vgg11", width=0.125), colours[:2], num_blocks=4)
+        >>> nl.recalibrate(convolutional, [colours], 0.5)
+        >>> len(convolutional.statistics)
+        1
     """
     wanted = make_cut(nested.groups, cut)
     norms = norms_with_statistics(nested.module)

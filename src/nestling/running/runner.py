@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from torch import Tensor, fx, nn
 
 from nestling.reading import Cut, Groups, Holders, Plan
-from nestling.running.graph_module import RECALIBRATING, BakedSize, graph_module, refused_sizes
-from nestling.running.layers import VariationalLayer, layer_type, make_plain
+from nestling.running.graph_module import RECALIBRATING, BakedSize, graph_module, refused_sizes, tensor_at
+from nestling.running.layers import VariationalLayer, layer_type, make_plain, variational_layers
 from nestling.running.norms import batch_norms
 from nestling.running.twin import Twin, is_separable
 from nestling.torch_parts import copy_persistence
@@ -39,7 +39,7 @@ class BoundNetwork(Protocol):
 class Runner(ABC):
     """Runs ``module`` with smaller tensors in place of its own, and takes smaller copies out of it.
 
-    ``calls_layers`` says whether the module's layers run, which may draw a weight per example, or a graph with one
+    ``calls_layers`` says whether the module's layers run, which may draw weights per example, or a graph with one
     weight for all examples; ``plan`` describes that graph.
     """
 
@@ -218,7 +218,7 @@ class GraphRunner(Runner):
         copy = deepcopy(program.module)
         copy_persistence(program.module, copy)
         module = self.twin(smaller).module
-        Holders(copy).put({name: _tensor_at(module, name) for name in program.names})
+        Holders(copy).put({name: tensor_at(module, name) for name in program.names})
         flags = [(flag, True) for flag in program.norms.values()]
         for name, value in [*self._sizes(program, cut), *flags, (RECALIBRATING, False)]:
             setattr(copy, name, value)
@@ -227,7 +227,7 @@ class GraphRunner(Runner):
     def variational(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
         """The extracted graph with the variational layers in place: it uses their weights instead of the means."""
         copy = self._copy_of_graph(cut, smaller)
-        layers = {path: layer for path, layer in self.module.named_modules() if isinstance(layer, VariationalLayer)}
+        layers = variational_layers(self.module)
         for node in copy.graph.find_nodes(op="get_attr"):
             path, _, key = str(node.target).rpartition(".")
             if key == "weight" and path in layers:
@@ -357,12 +357,6 @@ def _drawn_tensor(module: nn.Module, name: str) -> Tensor:
     if isinstance(owner, VariationalLayer) and key == "weight":
         return owner.draw()
     tensor: Tensor = getattr(owner, key)
-    return tensor
-
-
-def _tensor_at(module: nn.Module, name: str) -> Tensor:
-    path, _, key = name.rpartition(".")
-    tensor: Tensor = getattr(module.get_submodule(path), key)
     return tensor
 
 

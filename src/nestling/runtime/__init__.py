@@ -6,6 +6,7 @@ from nestling.lazily import imports_lazily
 
 if TYPE_CHECKING:
     from nestling.runtime.answers import UNCERTAINTIES, Answers
+    from nestling.runtime.cascade import Cascade, CascadeAnswers, class_log_probs, how_unsure, open_cascade
     from nestling.runtime.executorch import RECORD_METHOD, ExecuTorchSession
     from nestling.runtime.network import BATCH, NORMAL, Network, open
     from nestling.runtime.onnx import OnnxSession
@@ -14,6 +15,6 @@ if TYPE_CHECKING:
     from nestling.runtime.session import Session
     from nestling.runtime.uncertainty import noise_for
 
-__all__ = ["Answers", "Network", "Session", "noise_for", "open"]
+__all__ = ["Answers", "Cascade", "CascadeAnswers", "Network", "Session", "noise_for", "open", "open_cascade"]
 
 imports_lazily(__name__)

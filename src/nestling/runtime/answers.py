@@ -16,7 +16,21 @@ UNCERTAINTIES = ("entropy", "aleatoric", "epistemic")
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """The ``outputs`` of a file by name, each with the batch first; prints as a table of one line per example."""
+    """What a file answers for a batch; it prints as a table with one line per example.
+
+    Attributes:
+        outputs: The arrays of the file by name, each with the batch first.
+        about: The record of the file: classes, thresholds, calibration.
+
+    Examples:
+        >>> answers = nl.runtime.open("digits.onnx").predict(data.test.inputs[:2].numpy())
+        >>> len(answers), sorted(answers.uncertainty), answers["probs"].shape
+        (2, ['entropy'], (2, 10))
+        >>> print(answers)
+        class  probability  entropy  set at 0.9
+        ---------------------------------------
+        ...
+    """
 
     outputs: Mapping[str, np.ndarray]
     about: Mapping[str, Any] = field(repr=False)
@@ -56,39 +70,74 @@ class Answers:
     @property
     def uncertainty(self) -> dict[str, np.ndarray]:
         """How unsure the network is, in nats: its entropy, and in a file with uncertainty the parts of it."""
-        found = {name: self.outputs[name] for name in UNCERTAINTIES if name in self.outputs}
-        if not found and "probs" in self.outputs:
+        parts = {name: self.outputs[name] for name in UNCERTAINTIES if name in self.outputs}
+        if not parts and "probs" in self.outputs:
             logs = np.log(self.probs, out=np.zeros_like(self.probs), where=self.probs > 0)
             return {"entropy": -(self.probs * logs).sum(1)}
-        return found
+        return parts
 
     def in_set(self, coverage: float = 0.9) -> np.ndarray:
-        """Conformal sets (B, C, ...), true for each class in the set."""
+        """Conformal sets (B, C, ...), true for each class in the set.
+
+        Args:
+            coverage: The share of sets that should contain the right class; one that the file was calibrated for.
+
+        Returns:
+            An array of booleans in the shape of the probabilities.
+
+        Raises:
+            ArgumentError: If the file has no threshold for this coverage.
+        """
         inside: np.ndarray = 1 - self.probs <= self._threshold(coverage)
         return inside
 
     def sets(self, coverage: float = 0.9) -> list[tuple[str, ...]]:
-        """The conformal set of each example by the names of its classes; a set may be empty."""
+        """The conformal set of each example by the names of its classes.
+
+        Args:
+            coverage: The share of sets that should contain the right class; one that the file was calibrated for.
+
+        Returns:
+            A tuple of names per example; it may be empty.
+
+        Raises:
+            ArgumentError: If the file has no threshold for this coverage, or answers about pixels.
+        """
         self._per_example(self.labels)
         return [
             tuple(self._class_name(label) for label in np.flatnonzero(row).tolist()) for row in self.in_set(coverage)
         ]
 
     def interval(self, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """The ends of the conformal interval of each number."""
+        """The ends of the conformal interval of each number.
+
+        Args:
+            coverage: The share of intervals that should contain the right number; one that the file was calibrated for.
+
+        Returns:
+            The lower and the upper ends (B, D).
+
+        Raises:
+            ArgumentError: If the file has no threshold for this coverage.
+        """
         reach = self._threshold(coverage) * self["std"]
         return self["mean"] - reach, self["mean"] + reach
 
     def __repr__(self) -> str:
         if "probs" in self.outputs and self.labels.ndim == 1:
-            columns = {"class": self.names, "probability": [f"{share:.4f}" for share in self.confidence]}
-            columns |= {name: [f"{nats:.3g}" for nats in values] for name, values in self.uncertainty.items()}
-            if self.about.get("thresholds"):
-                coverage = min(map(float, self.about["thresholds"]), key=lambda known: abs(known - 0.9))
-                columns[f"set at {coverage:g}"] = [", ".join(names) or "-" for names in self.sets(coverage)]
+            columns = self._columns()
             return text_table(list(columns), list(zip(*columns.values(), strict=True)), names=1)
         shapes = (f"{name} {array.shape}" for name, array in self.outputs.items())
         return f"Answers({', '.join(shapes)})"
+
+    def _columns(self) -> dict[str, list[str]]:
+        """The table that is printed, for one class per example."""
+        columns = {"class": self.names, "probability": [f"{share:.4f}" for share in self.confidence]}
+        columns |= {name: [f"{nats:.3g}" for nats in values] for name, values in self.uncertainty.items()}
+        if self.about.get("thresholds"):
+            coverage = min(map(float, self.about["thresholds"]), key=lambda known: abs(known - 0.9))
+            columns[f"set at {coverage:g}"] = [", ".join(names) or "-" for names in self.sets(coverage)]
+        return columns
 
     def _threshold(self, coverage: float) -> float:
         thresholds = {float(known): float(value) for known, value in (self.about.get("thresholds") or {}).items()}

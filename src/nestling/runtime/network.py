@@ -1,6 +1,6 @@
 """``open``: a network from a file, which needs numpy and the runtime that the file is for."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -14,7 +14,7 @@ from nestling.runtime.record import check_record
 from nestling.runtime.session import Session
 from nestling.runtime.sessions import SESSIONS
 from nestling.runtime.uncertainty import normal_noise
-from nestling.runtime.widths import Cut, row_of
+from nestling.runtime.widths import Cut, calibrated_at, row_of
 
 BATCH = "batch"
 """The open size that is the number of examples."""
@@ -28,8 +28,8 @@ def open(path: str | PathLike[str], cut: Cut | None = None, *, threads: int | No
     """Open a network that ``export`` wrote.
 
     Args:
-        path: the file; its suffix says which runtime opens it.
-        cut: for a file of several widths, the one to run at: a fraction, the name of a row of its table, or widths by
+        path: The file; its suffix says which runtime opens it.
+        cut: For a file of several widths, the one to run at: a fraction, the name of a row of its table, or widths by
             group. It is fixed while the file is open, which is as fast as a file of that cut alone. None leaves it to
             each call of ``predict``.
         threads: CPU threads; None leaves the choice to the runtime.
@@ -38,14 +38,22 @@ def open(path: str | PathLike[str], cut: Cut | None = None, *, threads: int | No
         The network, ready to predict.
 
     Raises:
-        ArgumentError: if there is no runtime for such a file, it is not installed, or the file has no such cut.
-        RunError: if the file is not there, is damaged, or is not one of nestling's.
+        ArgumentError: If there is no runtime for such a file, it is not installed, or the file has no such cut.
+        RunError: If the file is not there, is damaged, or is not one of nestling's.
 
-    Example:
-        >>> network = nestling.runtime.open("digits.onnx")
-        >>> network.predict(images).names  # images (B, 1, 28, 28) as they were before normalisation
-        ['7', '2']
+    Examples:
+        >>> network = nl.runtime.open("digits.onnx")
+        >>> answers = network.predict(data.test.inputs[:3].numpy())  # as they are in the data, not normalised
+        >>> answers.probs.shape, len(answers.names)
+        ((3, 10), 3)
     """
+    return opened(path, None if cut is None else lambda _: cut, threads)
+
+
+def opened(
+    path: str | PathLike[str], cut_of: Callable[[Mapping[str, Any]], Cut] | None, threads: int | None
+) -> "Network":
+    """Open a network at the cut that a function finds in the record of the file."""
     place = Path(path)
     if place.suffix not in SESSIONS:
         needed = f"a file that ends in {', '.join(SESSIONS)}"
@@ -55,17 +63,28 @@ def open(path: str | PathLike[str], cut: Cut | None = None, *, threads: int | No
 
     def sizes(about: Mapping[str, Any]) -> Mapping[str, int]:
         check_record(about, place)
-        chosen: dict[str, int] = row_of(about, cut)["sizes"]
+        assert cut_of is not None
+        chosen: dict[str, int] = row_of(about, cut_of(about))["sizes"]
         return chosen
 
-    session = SESSIONS[place.suffix](place, choose=None if cut is None else sizes, threads=threads)
+    session = SESSIONS[place.suffix](place, choose=None if cut_of is None else sizes, threads=threads)
     check_record(session.about, place)
-    return Network(session, cut)
+    return Network(session, None if cut_of is None else cut_of(session.about))
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """An open file. ``about`` is its record: classes, inputs, cut, costs, calibration, versions."""
+    """An open file of a network, which predicts with numpy and the file's runtime alone.
+
+    Attributes:
+        session: The file in its runtime.
+        cut: The cut at which a file of several widths was opened; None for other files.
+
+    Examples:
+        >>> network = nl.runtime.open("digits.onnx")
+        >>> network.about["classes"][:3], network.about["inputs"][0]["shape"]
+        (['0', '1', '2'], ['batch', 1, 8, 8])
+    """
 
     session: Session = field(repr=False)
     cut: Cut | None = None
@@ -104,26 +123,29 @@ class Network:
         Raises:
             ArgumentError: if an input is missing, or its shape or dtype does not fit.
         """
+        arrays, row = self.fitted(inputs), self._row(cut)
+        sizes = {**self.about.get("sizes", {}), **row["sizes"], BATCH: len(next(iter(arrays.values())))}
+        if samples is not None:
+            sizes[SAMPLES] = samples
+        for number, port in enumerate(port for port in self.about["inputs"] if "fill" in port):
+            arrays[port["name"]] = _filled(port, sizes, seed + number)
+        return Answers(self.session.run(arrays), calibrated_at(self.about, row))
+
+    def fitted(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The inputs of a call by name, each with a batch axis and in the shape and dtype that the file takes."""
         wanted = [port for port in self.about["inputs"] if "fill" not in port]
         given = inputs if isinstance(inputs, Mapping) else {wanted[0]["name"]: np.asarray(inputs)}
         if given.keys() != {port["name"] for port in wanted}:
             needed = f"one array for each of {', '.join(port['name'] for port in wanted)}"
             raise ArgumentError("inputs", ", ".join(given) or "nothing", needed, "Pass a dictionary of arrays.")
-        arrays = {port["name"]: _fitted(np.asarray(given[port["name"]]), port) for port in wanted}
-        sizes = self._sizes(cut) | {BATCH: len(arrays[wanted[0]["name"]])}
-        if samples is not None:
-            sizes[SAMPLES] = samples
-        for number, port in enumerate(port for port in self.about["inputs"] if "fill" in port):
-            arrays[port["name"]] = _filled(port, sizes, seed + number)
-        return Answers(self.session.run(arrays), self.about)
+        return {port["name"]: _fitted(np.asarray(given[port["name"]]), port) for port in wanted}
 
-    def _sizes(self, cut: Cut | None) -> dict[str, int]:
-        """The open sizes of a call, without the batch."""
+    def _row(self, cut: Cut | None) -> dict[str, Any]:
+        """The row of the cut that a call runs at."""
         if cut is not None and self.cut is not None and cut != self.cut:
             advice = "Open the file without a cut to choose one at each call."
             raise ArgumentError("cut", cut, f"{self.cut}, at which the file was opened", advice)
-        row = row_of(self.about, self.cut if cut is None else cut)
-        return {**self.about.get("sizes", {}), **row["sizes"]}
+        return row_of(self.about, self.cut if cut is None else cut)
 
 
 def _fitted(array: np.ndarray, port: Mapping[str, Any]) -> np.ndarray:
@@ -131,7 +153,7 @@ def _fitted(array: np.ndarray, port: Mapping[str, Any]) -> np.ndarray:
     shape, wanted = port["shape"], np.dtype(port["dtype"])
     batched = array[None] if array.ndim == len(shape) - 1 and shape[0] == BATCH else array
     fits = batched.ndim == len(shape) and all(
-        isinstance(size, str) or size == own for size, own in zip(shape, batched.shape, strict=True)
+        isinstance(size, str) or size == actual for size, actual in zip(shape, batched.shape, strict=True)
     )
     if not fits:
         needed = f"of shape ({', '.join(map(str, shape))})"

@@ -62,7 +62,7 @@ def _opened(runtime: Any, path: Path, options: Any) -> Any:  # noqa: ANN401 (the
 
 
 def _as_it_is(runtime: Any) -> Any:  # noqa: ANN401
-    """Options that prepare nothing, to read what a file says of itself."""
+    """Options that prepare nothing, to read the record of a file."""
     options = runtime.SessionOptions()
     options.log_severity_level = _SILENT
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL

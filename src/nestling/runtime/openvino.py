@@ -32,7 +32,7 @@ class OpenVINOSession(Session):
     """
 
     def __init__(self, path: Path, *, choose: Choose | None = None, threads: int | None = None) -> None:
-        core = imported_openvino().Core()
+        core, model = imported_openvino().Core(), None
         # By default OpenVINO computes in bfloat16 where the processor can, with errors of about one percent.
         # It also ties its threads to cores, and then waits where another process keeps such a core busy.
         options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False}
@@ -48,7 +48,8 @@ class OpenVINOSession(Session):
             self.inputs = tuple(port.any_name for port in model.inputs)
             self.outputs = tuple(port.any_name for port in model.outputs)
         except (RuntimeError, ValueError) as error:
-            raise RunError(path, f"can't be opened by OpenVINO ({_reason(error)})", "Export it again.") from None
+            reason, advice = _refusal(model, getattr(self, "about", {}), choose) or (_reason(error), "Export it again.")
+            raise RunError(path, f"can't be opened by OpenVINO ({reason})", advice) from None
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name, for an array per input."""
@@ -75,7 +76,9 @@ def _shapes(about: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, lis
 def _fits(array: np.ndarray, shape: Any) -> bool:  # noqa: ANN401 (OpenVINO's PartialShape)
     """Whether an array has the shape of an input, some sizes of which may be open."""
     sizes = [None if size.is_dynamic else size.get_length() for size in shape]
-    return array.ndim == len(sizes) and all(size in (None, own) for size, own in zip(sizes, array.shape, strict=True))
+    return array.ndim == len(sizes) and all(
+        size in (None, actual) for size, actual in zip(sizes, array.shape, strict=True)
+    )
 
 
 def imported_openvino() -> Any:  # noqa: ANN401 (a package that may be missing)
@@ -98,6 +101,19 @@ def _record_of(model: Any) -> dict[str, Any]:  # noqa: ANN401 (the runtime is no
     places = (list(RECORD), ["framework", KEY])
     texts = (model.get_rt_info(place).astype(str) for place in places if model.has_rt_info(place))
     return record_in(next(texts, None))
+
+
+def _refusal(model: Any, about: Mapping[str, Any], choose: Choose | None) -> tuple[str, str] | None:  # noqa: ANN401
+    """Why OpenVINO can't compile a file of several widths, and what to do; None for any other file."""
+    if not about.get("widths"):
+        return None
+    if choose is None:
+        return "it holds several widths, and OpenVINO compiles one", "Pass choose=, or open it with nl.runtime.open."
+    if any(operation.get_type_name() == "If" for operation in model.get_ops()):
+        reason = "it has a grouped convolution (GroupConvolution) with a branch per number of groups, and OpenVINO"
+        advice = "Export the cut by itself with to='openvino', or open this file with nl.runtime.open."
+        return f"{reason} checks the shapes of all branches", advice
+    return None
 
 
 def _reason(error: Exception) -> str:

@@ -1,7 +1,8 @@
 """The record that travels in a file: what its inputs and outputs mean, and what is known of the network."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ FORMAT = 1
 """Version of the record."""
 DTYPES = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64", "bool")
 """What inputs may be."""
+CASCADE_SCORES = ("entropy", "max_probability")
+"""How a cascade can say how unsure a stage is, where weights are not drawn."""
 _MOST = 16 * 2**20
 """No record has more characters."""
 
@@ -76,19 +79,45 @@ def _are_widths(entry: object) -> bool:
 
 
 def _is_row(entry: object) -> bool:
-    return isinstance(entry, dict) and _are_sizes(entry.get("sizes")) and _is_share(entry.get("kept"))
+    if not isinstance(entry, dict) or not _are_sizes(entry.get("sizes")) or not _is_share(entry.get("kept")):
+        return False
+    return entry.get("thresholds") is None or _are_thresholds(entry["thresholds"])
 
 
 def _is_share(entry: object) -> bool:
     return entry is None or (isinstance(entry, int | float) and 0 <= entry <= 1)
 
 
-_ENTRIES = {
+def _is_cascade(entry: object) -> bool:
+    if not isinstance(entry, dict) or entry.get("score") not in CASCADE_SCORES:
+        return False
+    stages = entry.get("stages")
+    has_sets = _are_thresholds(entry.get("set_thresholds")) and isinstance(entry.get("goal"), str)
+    return has_sets and isinstance(stages, list) and bool(stages) and all(map(_is_stage, stages))
+
+
+def _is_stage(entry: object) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or not _are_sizes(entry.get("cut")):
+        return False
+    threshold, temperature, macs = (entry.get(name) for name in ("threshold", "temperature", "macs"))
+    return (threshold is None or _is_number(threshold)) and _is_positive(temperature) and _is_positive(macs)
+
+
+def _is_number(entry: object) -> bool:
+    return isinstance(entry, int | float) and not isinstance(entry, bool) and math.isfinite(entry)
+
+
+def _is_positive(entry: object) -> bool:
+    return _is_number(entry) and entry > 0  # type: ignore[operator]
+
+
+_ENTRIES: dict[str, Callable[[object], bool]] = {
     "inputs": _are_inputs,
     "classes": lambda entry: entry is None or _are_names(entry),
     "thresholds": lambda entry: entry is None or _are_thresholds(entry),
     "sizes": lambda entry: entry is None or _are_sizes(entry),
     "widths": lambda entry: entry is None or _are_widths(entry),
     "kept": _is_share,
+    "cascade": lambda entry: entry is None or _is_cascade(entry),
 }
 """The entries of a record that are used here, each with its check; all but the inputs may be missing."""

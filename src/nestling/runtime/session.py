@@ -11,7 +11,18 @@ Choose = Callable[[Mapping[str, Any]], Mapping[str, int]]
 
 
 class Session(ABC):
-    """An open file: ``about`` is its record, ``inputs`` and ``outputs`` are the names of its arrays, in order."""
+    """A file of a network, opened in the runtime that it is for. Each runtime has a child of this class.
+
+    Attributes:
+        about: The record that was written into the file.
+        inputs: The names of its input arrays, in order.
+        outputs: The names of its output arrays, in order.
+
+    Examples:
+        >>> session = nl.runtime.open("digits.onnx").session
+        >>> session.outputs[0]
+        'probs'
+    """
 
     about: dict[str, Any]
     inputs: tuple[str, ...]
@@ -19,4 +30,11 @@ class Session(ABC):
 
     @abstractmethod
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs by name, for an array per input."""
+        """The outputs by name, for an array per input.
+
+        Args:
+            arrays: One array for each of ``inputs``, with the shapes and dtypes of the record.
+
+        Returns:
+            One array for each of ``outputs``, with the batch first.
+        """

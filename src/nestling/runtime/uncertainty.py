@@ -21,8 +21,9 @@ def noise_for(record: Mapping[str, Any], seed: int, batch: int, samples: int | N
     Returns:
         An array of float32: (samples, values), the same for all examples, or (samples, batch, values).
 
-    Example:
-        >>> noise_for({"axes": ["samples", "batch"], "values": 1514, "samples": 6}, seed=0, batch=1).shape
+    Examples:
+        >>> record = {"axes": ["samples", "batch"], "values": 1514, "samples": 6}
+        >>> nl.runtime.noise_for(record, seed=0, batch=1).shape
         (6, 1, 1514)
     """
     sizes = {"samples": record["samples"] if samples is None else samples, "batch": batch}

@@ -5,6 +5,8 @@ from typing import Any
 
 from nestling.errors import ArgumentError
 
+CALIBRATION = ("temperature", "thresholds", "calibrated_on")
+"""The entries of a record that differ between the cuts of a file."""
 Cut = float | str | Mapping[str, int]
 
 
@@ -21,6 +23,11 @@ def row_of(about: Mapping[str, Any], cut: Cut | None) -> dict[str, Any]:
             return row
     needed = f"one that the file has ({', '.join(str(row.get('name')) for row in rows)})"
     raise ArgumentError("cut", cut, needed, "Leave it out, or export the cut.")
+
+
+def calibrated_at(about: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with the calibration of a row in place of that of the file, where the row has one."""
+    return {**about, **{key: row[key] for key in CALIBRATION if key in row}}
 
 
 def _rows(about: Mapping[str, Any]) -> list[dict[str, Any]]:

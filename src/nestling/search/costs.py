@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nestling.errors import ArgumentError, DtypeError, RangeError
 from nestling.reading import Cut, full_cut, smallest_cut
 from nestling.running import Cost, Nested, bytes_saved, cost
-from nestling.running.layers import VariationalLayer, mean_name
+from nestling.running.layers import mean_name, variational_layers
 from nestling.torch_parts import pytree
 
 UserCost = Callable[[Nested, Cut], float]
@@ -113,7 +113,7 @@ class Sizes:
 def _sources(nested: Nested, names: list[str]) -> dict[str, str]:
     """For each tensor of the plain network, the tensor of the nested network that has its shape."""
     tensors = nested.tensors()
-    layers = {path for path, module in nested.module.named_modules() if isinstance(module, VariationalLayer)}
+    layers = variational_layers(nested.module)
     sources = {}
     for name in names:
         path, _, key = name.rpartition(".")

@@ -21,9 +21,24 @@ CURVE_FILE = "curve.json"
 
 @dataclass(frozen=True)
 class Row:
-    """A network of the curve, with recalibrated norms: widths, costs, and quality on the data of the search.
+    """A network of the curve: what is kept of each group, what it costs, and how good it is on the data of the search.
 
-    ``cost`` is the cost that the search used. ``latency_ms`` is measured if that cost is latency, else None.
+    Its norms have statistics of their own, and its costs are those of the network that ``extract`` gives.
+
+    Attributes:
+        cut: The width of each group.
+        params: Parameters.
+        macs: Multiply-adds per example.
+        bytes: Bytes of its weights.
+        latency_ms: Median milliseconds for one example on this machine; None unless the search was by latency.
+        cost: The cost that the search used.
+        score: Accuracy; for numbers and masks the log-likelihood.
+        log_likelihood: Mean log-likelihood in nats per labelled element.
+
+    Examples:
+        >>> row = curve.row_under(macs="0.5x")
+        >>> row.macs <= curve.rows[-1].macs / 2, row.latency_ms is None
+        (True, True)
     """
 
     cut: Cut
@@ -38,7 +53,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Tried:
-    """A cut that the search scored, with norms that use the statistics of the batch."""
+    """A cut that the search scored, with norms that use the statistics of the batch.
+
+    Attributes:
+        cut: The width of each group.
+        removed: How many blocks it lacks.
+        cost: The cost that the search used.
+        quality: Score and log-likelihood on the data of the search.
+
+    Examples:
+        >>> whole = min(curve.tried, key=lambda tried: tried.removed)
+        >>> whole.removed, len(curve.tried) >= len(curve.rows)
+        (0, True)
+    """
 
     cut: Cut
     removed: int
@@ -50,7 +77,21 @@ class Tried:
 class Curve:
     """The best networks of a search, from the smallest to the whole one, and all cuts that were tried.
 
-    ``weights`` is a checksum of the weights that were searched, None in a curve of an earlier version.
+    Attributes:
+        rows: The networks, from the cheapest to the dearest.
+        tried: Every cut that was scored.
+        cost: What was searched by: ``"macs"``, ``"params"``, ``"bytes"``, ``"latency"``, or ``"own"`` for a function.
+        strategy: How cuts were chosen.
+        num_evaluations: How many cuts were scored.
+        weights: A checksum of the weights that were searched; None in a curve of an earlier version.
+
+    Examples:
+        >>> cut = curve.under(macs="0.5x")  # the best network with half of the multiply-adds
+        >>> small = nl.extract(nested, cut)
+        >>> from pathlib import Path
+        >>> curve.save(Path("curve.json"))
+        >>> nl.Curve.read(Path("curve.json")).rows == curve.rows
+        True
     """
 
     rows: tuple[Row, ...]
@@ -78,15 +119,46 @@ class Curve:
         return card("Curve", repr(self), html_table(header, rows, styled=True))
 
     def under(self, **budget: float | str) -> Cut:
-        """The cut with the best score within all given budgets, such as ``latency_ms=4.0, bytes="0.5x"``.
+        """The cut with the best score within all given budgets.
 
-        ``"0.5x"`` is half of what the whole network costs. Of cuts with the same score it is the cheapest, by the first
-        of the budgets. Scores that differ, by however little, are not the same.
+        Of cuts with the same score it is the cheapest, by the first of the budgets. Scores that differ, by however
+        little, are not the same.
+
+        Args:
+            budget: ``params``, ``macs``, ``bytes``, ``latency_ms`` or ``cost``, each a number or a share of what the
+                whole network costs, such as ``latency_ms=4.0, bytes="0.5x"``.
+
+        Returns:
+            The cut, for ``nested.at``, ``extract``, ``predict`` or ``export``.
+
+        Raises:
+            BudgetError: If even the smallest network costs more.
+            ArgumentError: If no budget is given, or the curve does not have that cost.
+
+        Examples:
+            >>> nl.cost(nested, curve.under(macs="0.5x")).macs <= nl.cost(nested, 1.0).macs / 2
+            True
         """
         return self.row_under(**budget).cut
 
     def row_under(self, **given: float | str) -> Row:
-        """The row that ``under`` takes its cut from."""
+        """The row that ``under`` takes its cut from, with its costs and its score.
+
+        Args:
+            given: Budgets, as for ``under``.
+
+        Returns:
+            The row with the best score within all of them.
+
+        Raises:
+            BudgetError: If even the smallest network costs more.
+            ArgumentError: If no budget is given, or the curve does not have that cost.
+
+        Examples:
+            >>> row = curve.row_under(params="0.5x")
+            >>> row.params <= curve.rows[-1].params / 2, 0 <= row.score <= 1
+            (True, True)
+        """
         self._check(given)
         budget = {name: read_limit(name, most).most(getattr(self.rows[-1], name)) for name, most in given.items()}
         fitting = [row for row in self.rows if all(getattr(row, name) <= most for name, most in budget.items())]
@@ -95,7 +167,11 @@ class Curve:
         return min(fitting, key=lambda row: (-row.score, *(getattr(row, name) for name in budget), row.cost))
 
     def by_removed(self) -> list[tuple[int, float, float, float]]:
-        """Per number of removed blocks: that number, and the largest, mean and standard deviation of the scores."""
+        """Per number of removed blocks: that number, and the largest, mean and standard deviation of the scores.
+
+        Returns:
+            One row (removed, largest, mean, standard deviation) per number, from none on.
+        """
         groups: dict[int, list[float]] = {}
         for tried in self.tried:
             groups.setdefault(tried.removed, []).append(tried.quality.score)
@@ -107,12 +183,23 @@ class Curve:
         return rows
 
     def save(self, path: Path) -> None:
-        """Write the curve as JSON, and its rows as CSV beside it, for a spreadsheet."""
+        """Write the curve as JSON, and its rows as CSV beside it, for a spreadsheet.
+
+        Args:
+            path: The JSON file; the other has the same name with ``.csv``.
+
+        Raises:
+            RunError: If nothing can be written there.
+        """
         write_json(path, self.to_dict())
         write_whole(path.with_suffix(".csv"), self.to_csv().encode())
 
     def to_csv(self) -> str:
-        """The rows as CSV: costs, quality, and a column for the width of each group."""
+        """The rows as CSV, for a spreadsheet.
+
+        Returns:
+            A header and a line per network: costs, quality, and a column for the width of each group.
+        """
         groups = [name for name, _ in self.rows[0].cut.widths]
         text = io.StringIO()
         table = csv.writer(text)
@@ -132,7 +219,17 @@ class Curve:
 
     @classmethod
     def read(cls, path: Path) -> "Curve":
-        """The curve that ``save`` wrote."""
+        """The curve that ``save`` wrote.
+
+        Args:
+            path: The JSON file.
+
+        Returns:
+            The curve, with all cuts that were tried.
+
+        Raises:
+            RunError: If the file is not there, is damaged, or is not a curve.
+        """
         saved = read_json(path)
         try:
             return cls._from_dict(saved)

@@ -43,7 +43,7 @@ class Judge:
         processes: Processes = ALONE,
     ) -> None:
         self.nested, self.likelihood, self.reuse, self.processes = nested, likelihood, reuse, processes
-        device = next((t.device for t in nested.tensors().values()), torch.device("cpu"))
+        device = nested.device
         batches = [(x, target) for x, target in pairs(loader)]
         self._batches = pytree.tree_map_only(Tensor, lambda t: _laid_out(t.to(device)), batches)
         self._norms = norms_with_statistics(nested.module)

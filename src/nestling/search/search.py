@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from nestling.arguments import count, inner_probability
-from nestling.errors import ArgumentError, DtypeError, NestlingError, RangeError, RunError
+from nestling.errors import ArgumentError, NestlingError, RangeError, RunError
 from nestling.prediction import Likelihood, check_repeatable, evaluate, likelihood_for
 from nestling.processes import ALONE, Processes, current
 from nestling.reading import Cut, make_cut
-from nestling.running import Nested, Read, norms_with_statistics, read_by, recalibrate
+from nestling.running import Nested, Read, check_nested, norms_with_statistics, read_by, recalibrate
 from nestling.search.costs import Costs, UserCost
 from nestling.search.curve import Curve, Row, Tried, front
 from nestling.search.options import Searching, StrategyName
@@ -44,20 +44,46 @@ def search(
     batch: Read | None = None,
     quiet: bool = True,
 ) -> Curve:
-    """Find the best network for every budget at once, by the scores of its cuts on a loader of (inputs, targets).
+    """Find the best network for every budget at once, by the scores of its cuts on a loader.
 
-    The loader should have data used neither in training nor in tests, such as the validation split. ``cost`` is
-    parameters, multiply-adds, bytes or measured latency, or a function of (nested, cut). Strategies: ``"dynamic"``
-    (losses of single groups, a dynamic programme over all budgets, trades), ``"beam"`` (FN3's, with ``num_kept``
-    trajectories, ``num_candidates`` cuts per trajectory and step, and a sliding ``window``), ``"greedy"``,
-    ``"uniform"``, and ``"random"`` (``num_trajectories`` of them). The curve has up to ``num_points`` networks. Each
-    has its norms recalibrated on ``recalibration`` (default: the loader), is scored again, and has the costs of the
-    network that ``extract`` gives.
+    There are five strategies:
 
-    ``likelihood`` is by default the one that the network was trained with. With ``out`` the scores are kept in a
-    folder, and the same call made again goes on from there.
-    ``batch`` is a function that makes pairs of the batches of both loaders, as in ``evaluate``.
-    ``spread`` shares the cuts among the processes of torch.distributed, each of which must make the call.
+    - ``"dynamic"``: losses of single groups, a dynamic programme over all budgets, then trades between groups.
+    - ``"beam"``: FN3's, with ``num_kept`` trajectories, ``num_candidates`` cuts per trajectory and step, and a sliding
+      ``window``.
+    - ``"greedy"``: one block after another, always the one that costs the least quality.
+    - ``"uniform"``: the same share of every group, at every size.
+    - ``"random"``: blocks given up in random order, ``num_trajectories`` times; the papers compare with it.
+
+    Args:
+        nested: A trained nested network.
+        loader: Pairs of inputs and targets used neither in training nor in tests, such as the validation split.
+        cost: ``"macs"``, ``"params"``, ``"bytes"`` or ``"latency"`` (measured here), or a function of (nested, cut).
+        strategy: One of the five above, or one that you registered.
+        likelihood: By default the one that the network was trained with.
+        recalibration: Batches for the statistics of norms of each network on the curve; None for the loader itself.
+        num_points: The curve has at most so many networks.
+        num_kept: For ``"beam"``: trajectories that go on after each step.
+        num_candidates: For ``"beam"``: cuts per trajectory and step.
+        window: For ``"beam"``: the share of its blocks that each group gives up before any group gives up more.
+        num_trajectories: For ``"random"``: how many.
+        seed: Determines random choices.
+        out: A folder for the scores so far; the same call made again goes on from there.
+        spread: Share the cuts among the processes of torch.distributed, each of which must make the call.
+        batch: A function that makes pairs of the batches of both loaders, as in ``evaluate``.
+        quiet: False shows the progress.
+
+    Returns:
+        The curve of the best networks, each with its norms recalibrated, scored again, and with its costs.
+
+    Raises:
+        ArgumentError: If a name or a number can't be used, or the loader can't be read more than once.
+        RunError: If ``out`` can't be written, or holds scores of another search.
+
+    Examples:
+        >>> curve = nl.search(nested, loader, cost="params", strategy="uniform", num_points=4)
+        >>> len(curve.rows) <= 5, curve.rows[0].params < curve.rows[-1].params
+        (True, True)
     """
     strategy_name = cast(StrategyName, strategy)  # or one that was registered from outside
     options = Searching(strategy_name, num_points, num_kept, num_candidates, window, num_trajectories, seed)
@@ -178,9 +204,8 @@ def _thinned(best: list[Tried], most: int) -> list[Tried]:
     return [best[number] for number in sorted({to_each.index(min(to_each)) for to_each in distances})]
 
 
-def _check(nested: object, options: Searching) -> None:
-    if not isinstance(nested, Nested):
-        raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
+def _check(nested: Nested, options: Searching) -> None:
+    check_nested(nested)
     if not nested.groups.free:
         raise RangeError("nested", "a network without a group to cut", "one with some", "Print nested.groups.")
     if options.strategy not in STRATEGIES:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         parsed,
         plain_file,
         put,
+        put_folder,
         read_bytes,
         read_json,
         read_tensors,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from nestling.storage.packed import Packing
     from nestling.storage.plain_files import GRAPH_FILE, PlainFiles, plain_files, plain_network
     from nestling.storage.saving import (
+        GROUPS_FILE,
         WEIGHTS_FILE,
         describe,
         load,

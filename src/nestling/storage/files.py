@@ -1,11 +1,13 @@
 """JSON and tensors on disk: written whole or not at all, checked when read, and never unpickled."""
 
+import glob
 import hashlib
 import json
 import math
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from nestling.errors import RunError
+from nestling.storage.lock import LOCK_FILE, FolderLock
 
 FORMAT = 1
 """Version of the files of a run folder."""
@@ -146,12 +149,25 @@ def write_whole(
 
 @contextmanager
 def written_whole(target: Path) -> Iterator[Path]:
-    """A hidden folder beside ``target``, whose files ``put`` moves into place; it is removed afterwards."""
+    """A hidden folder beside ``target``, whose files ``put`` moves into place; it is removed afterwards.
+
+    One that a killed process left is removed by the next that writes to the same place.
+    """
     try:
-        with TemporaryDirectory(prefix=f".{target.name}.", suffix=".part", dir=target.parent) as folder:
+        _remove_abandoned(target)
+        made = TemporaryDirectory(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        with made as folder, FolderLock(Path(folder)):
             yield Path(folder)
     except OSError as error:
         raise _unwritable(target, error) from error
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove the hidden folders of ``target`` that are locked by no process; one without a lock is just being made."""
+    for folder in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
+        if (folder / LOCK_FILE).is_file():
+            with suppress(RunError), FolderLock(folder):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def put(files: Sequence[Path], source: Path, target: Path) -> list[Path]:
@@ -166,6 +182,16 @@ def put(files: Sequence[Path], source: Path, target: Path) -> list[Path]:
     for folder in {place.parent for place in places}:
         flush_folder(folder)
     return places
+
+
+def put_folder(source: Path, target: Path) -> None:
+    """Move a folder with all that is in it to a place where there is none, or an empty one, flushed to disk first."""
+    for file in source.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+    os.replace(source, target)
+    flush_folder(target.parent)
 
 
 def remove_parts(folder: Path) -> None:

@@ -11,14 +11,13 @@ from torch.func import functional_call
 
 from nestling.errors import ArgumentError, TraceError
 from nestling.reading import Groups, Holders, Ids, Plan
-from nestling.running import TOLERANCE, PlainGraph, batch_of, gap, with_noise
+from nestling.running import TOLERANCE, Call, PlainGraph, batch_of, gap, with_noise
 from nestling.storage.files import json_bytes, parsed
 from nestling.storage.plan_json import UnwritableError, plan_from_json, plan_to_json
 from nestling.storage.ranges import whole
 from nestling.torch_parts import Measured, pytree
 
 Made = TypeVar("Made", bound=PlainGraph)
-Call = tuple[tuple[Any, ...], dict[str, Any]]
 HIDDEN, CONSTANT = ".hidden.", ".constant."
 """Prefixes of tensors that are not in the network's state: no tensor of a module has a name that starts so."""
 LARGEST_GAP = 1e-3
@@ -72,8 +71,8 @@ def graph_from_json(saved: Mapping[str, Any], tensors: Mapping[str, Tensor], mad
     answer what it did when it was stored.
     """
     constants = [tensors[f"{CONSTANT}{n}"] for n in range(sum(name.startswith(CONSTANT) for name in tensors))]
-    hidden = {name.removeprefix(HIDDEN): own for name, own in tensors.items() if name.startswith(HIDDEN)}
-    held = hidden | {name: own for name, own in tensors.items() if not name.startswith((HIDDEN, CONSTANT))}
+    hidden = {name.removeprefix(HIDDEN): tensor for name, tensor in tensors.items() if name.startswith(HIDDEN)}
+    held = hidden | {name: tensor for name, tensor in tensors.items() if not name.startswith((HIDDEN, CONSTANT))}
     names = {name: name for name in held}
     plan = plan_from_json({**saved, **_UNUSED}, constants, names, Groups([]), _no_list, trust=False)
     module = made(plan, held, buffers=saved["buffers"], hidden=hidden, shared=saved["shared"])
@@ -92,7 +91,7 @@ def _record_of(network: nn.Module, example: Call, *, dynamic: bool) -> tuple[dic
     plan = Plan(graph.graph, graph.tensor_names, graph.constants, (args, kwargs), outputs, [], {})
     try:
         record, constants = plan_to_json(plan, _no_list)
-        record = {key: own for key, own in record.items() if key not in _UNUSED}
+        record = {key: value for key, value in record.items() if key not in _UNUSED}
         record["example"] = [_leaf_to_json(leaf) for leaf in pytree.tree_leaves(example)]
     except UnwritableError as error:
         raise TraceError(f"its graph has {error}") from None
@@ -101,13 +100,13 @@ def _record_of(network: nn.Module, example: Call, *, dynamic: bool) -> tuple[dic
     record["buffers"] = [name for name in tensors if name not in parameters]
     record["shared"] = {name: first for name, first in canonical.items() if name != first and name in state}
     record["answers"] = _answers(network, _example_from_json(record["example"], plan.inputs))
-    extra = {f"{HIDDEN}{name}": own.detach() for name, own in tensors.items() if name not in state}
-    return record, extra | {f"{CONSTANT}{number}": own for number, own in enumerate(constants)}
+    extra = {f"{HIDDEN}{name}": tensor.detach() for name, tensor in tensors.items() if name not in state}
+    return record, extra | {f"{CONSTANT}{number}": tensor for number, tensor in enumerate(constants)}
 
 
 def _unshared(network: nn.Module, record: Mapping[str, Any]) -> dict[str, Tensor]:
     """The state of a network, each tensor once."""
-    return {name: own for name, own in network.state_dict().items() if name not in record["shared"]}
+    return {name: tensor for name, tensor in network.state_dict().items() if name not in record["shared"]}
 
 
 def _batch_of_two(call: Call) -> Call:
@@ -182,7 +181,7 @@ def _check_memory(module: nn.Module, example: Call) -> None:
     """Refuse a graph whose run takes much memory, by the sizes of its results alone."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     state = {name: tensor.detach().to("meta") for name, tensor in tensors.items()}
-    args, kwargs = pytree.tree_map_only(Tensor, lambda own: own.to("meta"), example)
+    args, kwargs = pytree.tree_map_only(Tensor, lambda tensor: tensor.to("meta"), example)
     try:
         with torch.no_grad(), Measured(_MOST_RUN):
             functional_call(module, state, args, kwargs)
@@ -190,15 +189,15 @@ def _check_memory(module: nn.Module, example: Call) -> None:
         raise ArgumentError("graph", f"one that takes {error}", "a network's", _ADVICE) from None
 
 
-def _check_answers(saved: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> None:
+def _check_answers(saved: Sequence[Mapping[str, Any]], computed: Sequence[Mapping[str, Any]]) -> None:
     """Refuse a module that answers otherwise than the network did when it was stored."""
-    same = len(saved) == len(found)
-    for stored, own in zip(saved, found, strict=False):
-        limit = _COARSE_GAP if own["dtype"] in ("float16", "bfloat16") else LARGEST_GAP
-        before, now = stored["numbers"], own["numbers"]
+    same = len(saved) == len(computed)
+    for stored, answer in zip(saved, computed, strict=False):
+        limit = _COARSE_GAP if answer["dtype"] in ("float16", "bfloat16") else LARGEST_GAP
+        before, now = stored["numbers"], answer["numbers"]
         most = limit * max((abs(number) for number in now if number is not None), default=0.0)
         kinds = [number is None for number in before] == [number is None for number in now]
-        same = same and kinds and all(stored[key] == own[key] for key in ("shape", "dtype"))
+        same = same and kinds and all(stored[key] == answer[key] for key in ("shape", "dtype"))
         same = same and all(abs(a - b) <= most for a, b in zip(before, now, strict=True) if a is not None)
     if not same:
         raise ArgumentError("answers", "others than when the network was stored", "the same", _ADVICE)

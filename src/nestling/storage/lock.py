@@ -3,22 +3,25 @@
 from pathlib import Path
 from types import TracebackType
 
-from filelock import FileLock, Timeout
-
 from nestling.errors import RunError
 
-_LOCK_FILE = ".lock"
+LOCK_FILE = ".lock"
+"""The file in a folder that is locked."""
 
 
 class FolderLock:
     """Keeps other processes from writing to a folder; a process that ends in any way releases the lock."""
 
     def __init__(self, place: Path) -> None:
+        from filelock import FileLock  # which a prediction does not need
+
         self._place = place
-        self._lock = FileLock(place / _LOCK_FILE, blocking=False)
+        self._lock = FileLock(place / LOCK_FILE, blocking=False)
 
     def acquire(self) -> None:
         """Take the lock, or raise an error if another process has it; a second call does nothing."""
+        from filelock import Timeout
+
         try:
             if not self._lock.is_locked:
                 self._lock.acquire()

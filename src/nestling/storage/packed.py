@@ -18,10 +18,19 @@ _FEWER = "pairs"
 
 @dataclass(frozen=True)
 class Packing:
-    """How the weights of a small network are stored: ``levels`` has the levels of each quantised weight, by name.
+    """How the weights of a small network are stored: by default each tensor as it is, without its zeros.
 
-    ``fewer`` has the statistics of the network's norms for each smaller number of pairs. If it is given, the codes are
-    packed so that the first of them are the codes of fewer pairs.
+    Args:
+        levels: The levels of each quantised weight, by name, as ``nested.levels_at(cut)`` gives them; such weights are
+            stored as packed bits.
+        fewer: The statistics of the network's norms for each smaller number of pairs of levels. If it is given, the
+            codes are packed so that the first of them are the codes of fewer pairs.
+
+    Examples:
+        >>> small, about = nl.extract(nested, 0.5), nl.delivery.small_record(run.data)
+        >>> saved = nl.delivery.save_small(small, nested.example, "small", about, nl.delivery.Packing())
+        >>> tuple(saved(images).shape)
+        (100, 10)
     """
 
     levels: Mapping[str, Levels] = field(default_factory=dict)
@@ -36,7 +45,7 @@ def packed_state(state: Mapping[str, Tensor], packing: Packing) -> tuple[dict[st
     """
     nested = packing.fewer is not None
     others = {name: tensor for name, tensor in state.items() if name not in packing.levels}
-    tensors = {name: part for own, tensor in others.items() for name, part in stored(own, tensor).items()}
+    tensors = {name: part for whole, tensor in others.items() for name, part in stored(whole, tensor).items()}
     for name, levels in packing.levels.items():
         tensors[name + _CODES] = pack(
             codes(state[name], levels.log_tau, levels.num_pairs), levels.num_pairs, nested=nested

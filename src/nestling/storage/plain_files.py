@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 
 from nestling.errors import NestlingError, RunError
-from nestling.running import NUM_PAIRS, PlainGraph
+from nestling.running import NUM_PAIRS, Call, PlainGraph
 from nestling.storage.files import json_bytes, read_json, read_tensors, tensor_bytes
-from nestling.storage.graph_json import Call, Made, graph_from_json, graph_to_json
+from nestling.storage.graph_json import Made, graph_from_json, graph_to_json
 from nestling.storage.packed import Packing, check_packed, packed_state, unpacked_state
 
 GRAPH_FILE = "network.json"

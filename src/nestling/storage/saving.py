@@ -15,7 +15,7 @@ from nestling.errors import NestlingError, RunError, TraceError
 from nestling.models import Source, source_of
 from nestling.prediction import LIKELIHOODS, Likelihood, likelihood_from
 from nestling.reading import Cut, make_cut
-from nestling.running import Nested
+from nestling.running import Call, Nested
 from nestling.storage.files import bytes_of, digest, read_tensors, write_json, write_tensors
 from nestling.storage.structure import restored, structure_of
 from nestling.torch_parts import pytree
@@ -29,11 +29,23 @@ _PLACE = "$tensor"
 
 
 def save(nested: Nested, folder: str | PathLike[str], *, notes: Mapping[str, Any] | None = None) -> None:
-    """Write a nested network to a folder: how it was built, all that ``nest`` decided, its weights and statistics.
+    """Write a nested network to a folder: weights as safetensors, and what ``nest`` decided as JSON.
 
-    Everything is in ``model.safetensors``, so that files can't disagree; ``groups.json`` is a copy of the groups for
-    people and other programs. ``notes`` are stored with the weights, such as the epoch they are from. By default they
-    are those in the folder, if it holds the same weights: so statistics can be added to a run.
+    The folder holds the statistics of norms at each cut, the groups with their slices, and how the network is built. If
+    the folder is that of a run with the same weights, it stays one: so statistics can be added to a run.
+
+    Args:
+        nested: The network.
+        folder: Where to write; it is made if it does not exist.
+        notes: More to keep with the weights, as JSON has it; None keeps the notes that are there.
+
+    Raises:
+        RunError: If nothing can be written there.
+
+    Examples:
+        >>> nl.save(nested, "networks/digits")
+        >>> torch.equal(nl.load("networks/digits")(images), nested(images))
+        True
     """
     place = make_folder(folder)
     tensors, record = packed(nested)
@@ -54,11 +66,27 @@ def _notes_at(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def load(folder: str | PathLike[str], module: nn.Module | None = None, *, trust: bool = False) -> Nested:
-    """Read a nested network from its folder, in eval mode.
+    """Read a nested network from its folder, in eval mode. Nothing is unpickled, exported or traced.
 
     A network of the library is built again by its name. A network that a ``module:function`` of yours built needs
-    ``trust=True``, since loading runs the code that the folder names. Any other network needs the ``module`` itself, or
-    a nested network: one nested exactly as the saved network was, if that used an order or rules of your own.
+    ``trust=True``, since loading runs the code that the folder names. Any other network needs the ``module`` itself.
+
+    Args:
+        folder: Where ``save`` or ``train`` wrote it.
+        module: The network before it was nested; or a nested network, nested exactly as the saved one was, if that used
+            an order or rules of your own.
+        trust: Run the code that the folder names.
+
+    Returns:
+        The network with all its widths, in eval mode.
+
+    Raises:
+        RunError: If the folder is missing or damaged, or names code and is not trusted.
+
+    Examples:
+        >>> again = nl.load("runs/digits")
+        >>> again.training, len(again.groups) == len(nested.groups)
+        (False, True)
     """
     path = Path(folder) / WEIGHTS_FILE
     return loaded(path, *read_tensors(path), module, trust=trust)
@@ -132,13 +160,12 @@ def _likelihood_in(record: Mapping[str, Any], nested: Nested, tensors: Mapping[s
 
     One of the user's, which no file can hold, is left to the user.
     """
-    own, saved = nested.likelihood, record.get("likelihood")
+    current, saved = nested.likelihood, record.get("likelihood")
     if saved is None:
         return None
-    if saved.get("name") not in LIKELIHOODS or (isinstance(own, Likelihood) and own.is_like(saved)):
-        return own
-    device = next((tensor.device for tensor in nested.tensors().values()), None)
-    return likelihood_from(saved).to(device, _dtype_of(tensors))
+    if saved.get("name") not in LIKELIHOODS or (isinstance(current, Likelihood) and current.is_like(saved)):
+        return current
+    return likelihood_from(saved).to(nested.device, _dtype_of(tensors))
 
 
 def _put(nested: Nested, tensors: Mapping[str, Tensor], record: Mapping[str, Any], path: Path) -> None:
@@ -197,7 +224,7 @@ def _tensor_leaves(example: object) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(example) if isinstance(leaf, Tensor)]
 
 
-def _with_numbers(example: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, Any]:
+def _with_numbers(example: Call) -> dict[str, Any]:
     """An example as JSON; each tensor is replaced by its number."""
     numbers = iter(range(len(_tensor_leaves(example))))
     place = lambda _: {_PLACE: next(numbers)}  # noqa: E731
@@ -252,7 +279,7 @@ def _built(path: Path, saved: Any, tensors: Mapping[str, Tensor], *, trust: bool
     return models.build(source.name, **source.options).to(_dtype_of(tensors))
 
 
-def _filled(example: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _filled(example: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Call:
     """The example, with its tensors put in again."""
 
     def is_place(leaf: Any) -> bool:  # noqa: ANN401
@@ -267,8 +294,8 @@ def _filled(example: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[
 
 def _dtype_of(tensors: Mapping[str, Tensor]) -> torch.dtype | None:
     """The precision of a saved network, or None if its tensors differ."""
-    own = (t for n, t in tensors.items() if n.startswith("network.") and not n.startswith("network.likelihood."))
-    dtypes = {tensor.dtype for tensor in own if tensor.is_floating_point()}
+    of_network = (t for n, t in tensors.items() if n.startswith("network.") and not n.startswith("network.likelihood."))
+    dtypes = {tensor.dtype for tensor in of_network if tensor.is_floating_point()}
     return dtypes.pop() if len(dtypes) == 1 else None
 
 

@@ -12,7 +12,7 @@ from nestling.distributions.weights import POSTERIORS
 from nestling.errors import ArgumentError
 from nestling.network import order_maker, orders_of
 from nestling.reading import KINDS, Bits, Group, Groups, Ids, Slice, smallest_cut
-from nestling.running import GraphRunner, ModuleRunner, Nested, Pick, Runner, in_mode
+from nestling.running import Call, GraphRunner, ModuleRunner, Nested, Pick, Runner, in_mode
 from nestling.running.layers import VariationalLayer, check_sampling, convert_layers, converted_layers, exact_type
 from nestling.storage.plan_json import UnwritableError, plan_from_json, plan_to_json
 from nestling.storage.ranges import from_ranges, to_ranges, whole
@@ -48,7 +48,7 @@ def restored(
     module: nn.Module,
     record: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
-    example: tuple[tuple[Any, ...], dict[str, Any]],
+    example: Call,
     *,
     trust: bool,
 ) -> Nested:

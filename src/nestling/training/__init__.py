@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         CALIBRATION_FILE,
         LOG_FILE,
         RECIPE_FILE,
+        SCORES_FILE,
         Run,
         describes_data,
         log_of,

@@ -7,14 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from nestling.arguments import count
-from nestling.errors import DtypeError
 from nestling.prediction import Likelihood, likelihood_for
-from nestling.running import Nested
+from nestling.running import Nested, check_nested
 from nestling.training.bound import bound_terms
 from nestling.training.objectives import check_objective, whole_batch_terms
 from nestling.training.recipe import Recipe
 from nestling.training.schedules import largest_kappa
-from nestling.training.terms import Terms, checked_pair
+from nestling.training.terms import Step, Terms, checked_pair
 
 
 def elbo(
@@ -35,9 +34,15 @@ def elbo(
     Returns:
         The loss, a scalar tensor with gradients.
 
-    Example:
-        >>> loss = nl.elbo(nested, (images, labels), dataset_size=50_000)
+    Raises:
+        ArgumentError: If an option is none of a recipe's, or the batch does not fit the likelihood.
+
+    Examples:
+        >>> new = nl.nest(module, example, num_blocks=8).train()
+        >>> loss = nl.elbo(new, (images, labels), dataset_size=len(data.train))
         >>> loss.backward()
+        >>> loss.ndim, bool(loss.isfinite())
+        (0, True)
     """
     return elbo_terms(nested, batch, dataset_size=dataset_size, **options).loss
 
@@ -60,8 +65,8 @@ def elbo_terms(
         batch: A pair (inputs, targets), or a dictionary whose targets are its ``labels``.
         dataset_size: Number of training examples.
         likelihood: What an output means: "categorical", "bernoulli", "gaussian" or "heteroscedastic_gaussian", or a
-            ``Likelihood``. By default ``nested.likelihood``, and "categorical" where that is None. For targets in
-            their own units set ``nested.likelihood = nl.prediction.Gaussian().fitted(targets)`` before the loop.
+            ``Likelihood``. By default ``nested.likelihood``, and "categorical" where that is None. For targets in their
+            own units set ``nested.likelihood = nl.prediction.Gaussian().fitted(targets)`` before the loop.
         teacher: A trained network whose predictions all widths learn from; by default the full width teaches.
         generator: Draws the widths; the noise of the weights is always torch's own. Processes that average their
             gradients must draw the same widths: give each a generator with the same seed.
@@ -73,9 +78,15 @@ def elbo_terms(
 
     Raises:
         ArgumentError: If an option is none of a recipe's, or does not go with the likelihood.
+
+    Examples:
+        >>> from nestling.training import elbo_terms
+        >>> new = nl.nest(module, example, num_blocks=8).train()
+        >>> terms = elbo_terms(new, (images, labels), dataset_size=len(data.train), kappa=0.1)
+        >>> terms.nll.ndim, len(terms.cuts) > 1
+        (0, True)
     """
-    if not isinstance(nested, Nested):
-        raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
+    check_nested(nested)
     count("dataset_size", dataset_size, "how many examples the training set has")
     recipe = Recipe.from_dict((recipe or Recipe()).to_dict() | changes) if changes else recipe or Recipe()
     recipe = recipe.settled(has_teacher=teacher is not None)
@@ -83,20 +94,9 @@ def elbo_terms(
     check_objective(recipe.objective, model, teacher)
     inputs, targets = checked_pair(batch)
     scale = largest_kappa(recipe, nested, dataset_size) / (dataset_size * model.elements(targets))
-    return step_terms(nested, inputs, targets, recipe, model, scale, generator, teacher)
+    return step_terms(Step(nested, inputs, targets, recipe, model, scale, generator, teacher))
 
 
-def step_terms(
-    nested: Nested,
-    inputs: Any,  # noqa: ANN401
-    targets: Tensor,
-    recipe: Recipe,
-    likelihood: Likelihood,
-    scale: float,
-    generator: torch.Generator | None = None,
-    teacher: nn.Module | None = None,
-) -> Terms:
+def step_terms(step: Step) -> Terms:
     """The terms of a recipe's objective, where ``scale`` weighs the divergence of the weights."""
-    if recipe.objective == "elbo":
-        return bound_terms(nested, inputs, targets, recipe, likelihood, scale, generator)
-    return whole_batch_terms(nested, inputs, targets, recipe, likelihood, scale, generator, teacher)
+    return bound_terms(step) if step.recipe.objective == "elbo" else whole_batch_terms(step)

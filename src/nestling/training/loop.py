@@ -29,7 +29,7 @@ from nestling.training.recipe import Recipe
 from nestling.training.run_batches import Feed
 from nestling.training.spreading import give_best, share_buffers, take_up
 from nestling.training.stopping import Stopped, Stopping
-from nestling.training.terms import Terms, checked_pair
+from nestling.training.terms import Step, Terms, checked_pair
 
 CHECKPOINT_SECONDS = 300.0
 """A checkpoint is written after each epoch, and within an epoch whenever this many seconds have passed."""
@@ -68,7 +68,7 @@ class Loop:
         self.optimiser = make_optimiser(nested, recipe, self.num_steps)
         self.largest_kappa = schedules.largest_kappa(recipe, nested, feed.train.dataset_size)
         self.state = State()
-        self.device = next((t.device for t in nested.tensors().values()), torch.device("cpu"))
+        self.device = nested.device
         self.teacher = None if teacher is None else _frozen(teacher).to(self.device)
         self.stage = (nested.made_with or {}).get("stage", TRAINING)
         self._cuts = sorted(set(recipe.cuts))
@@ -227,7 +227,8 @@ class Loop:
         widths = generator(Purpose.WIDTHS, self.recipe.seed, self.state.step)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._in_bfloat16()):
             scale = self._kappa(share) / examples
-            return step_terms(self.nested, inputs, targets, self.recipe, self.likelihood, scale, widths, self.teacher)
+            step = Step(self.nested, inputs, targets, self.recipe, self.likelihood, scale, widths, self.teacher)
+            return step_terms(step)
 
     def _validate_and_keep(self, means: dict[str, float]) -> dict[str, Any]:
         """Validate at the recipe's cuts, keep the weights unless others were clearly better; return the log's line."""

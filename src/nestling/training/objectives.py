@@ -14,14 +14,7 @@ from nestling.reading import Cut, full_cut, smallest_cut
 from nestling.running import Nested, Output, as_call, in_mode, picked
 from nestling.torch_parts import pytree
 from nestling.training.recipe import ObjectiveName, Recipe
-from nestling.training.terms import (
-    WEIGHT_KLS,
-    Terms,
-    gate_divergence,
-    nll_of,
-    order_divergence,
-    weight_divergence,
-)
+from nestling.training.terms import Step, Terms, gate_divergence, nll_of, order_divergence, weight_divergence
 from nestling.training.widths import anchor_cuts, draw_anchor, draw_between, draw_fraction, learned_orders
 
 SMALLEST_BATCH = 4
@@ -52,16 +45,7 @@ class Pass:
         return tensor[middle:] if self.half else tensor[:middle]
 
 
-def whole_batch_terms(
-    nested: Nested,
-    inputs: Any,  # noqa: ANN401
-    targets: Tensor,
-    recipe: Recipe,
-    likelihood: Likelihood,
-    scale: float,
-    generator: torch.Generator | None,
-    teacher: nn.Module | None = None,
-) -> Terms:
+def whole_batch_terms(step: Step) -> Terms:
     """The mean loss of the passes that the recipe's objective plans, each with the divergence of the weights it keeps.
 
     A pass minimises (1 - distil) NLL of the labels + distil cross-entropy from the teacher's probabilities, which are
@@ -70,24 +54,25 @@ def whole_batch_terms(
     US-Net and slimmable networks add the gradients of all widths up. Their mean has the same direction, and keeps the
     loss in nats per example, so that ``lr`` and ``clip`` mean what they do for the bound.
     """
-    taught = None if teacher is None else _taught(teacher, inputs, nested.output)
+    nested, recipe = step.nested, step.recipe
+    taught = None if step.teacher is None else _taught(step.teacher, step.inputs, nested.output)
     losses, nlls, weight_terms = [], [], []
-    passes = _PLANS[recipe.objective](nested, recipe, generator, has_teacher=teacher is not None)
+    passes = _PLANS[recipe.objective](nested, recipe, step.generator, has_teacher=step.teacher is not None)
     for each in passes:
-        args, kwargs = as_call(each.part_of(inputs))
+        args, kwargs = as_call(each.part_of(step.inputs))
         with nested.shared_at(each.cut):
             output = nested(*args, **kwargs)
-            nll = nll_of(likelihood, output, each.part_of(targets))
-            weight_terms.append(weight_divergence(nested, each.cut, WEIGHT_KLS[recipe.weight_kl]).to(nll))
+            nll = nll_of(step.likelihood, output, each.part_of(step.targets))
+            weight_terms.append(weight_divergence(nested, each.cut, step.weight_kl).to(nll))
         taught = output.detach() if taught is None else taught
-        distil = each.distil if isinstance(likelihood, Categorical) else 0.0
+        distil = each.distil if isinstance(step.likelihood, Categorical) else 0.0
         learned = soft_cross_entropy(output, each.part_of(taught), float(recipe.soften)) if distil else 0.0
         losses.append((1 - distil) * nll + distil * learned)
         nlls.append(nll)
     weight_term = torch.stack(weight_terms).mean() + gate_divergence(nested, nlls[0])
-    order_loss, order_term = _order_loss(nested, recipe, passes, nlls, scale)
+    order_loss, order_term = _order_loss(step, passes, nlls)
     return Terms(
-        loss=torch.stack(losses).mean() + scale * weight_term + order_loss,
+        loss=torch.stack(losses).mean() + step.scale * weight_term + order_loss,
         nll=torch.stack(nlls).mean().detach(),
         weight_kl=weight_term.detach(),
         order_kl=order_term.detach(),
@@ -158,21 +143,16 @@ def _slimmable(nested: Nested, recipe: Recipe, generator: torch.Generator | None
     return [Pass(cut, distil) for cut in anchor_cuts(nested.groups, recipe.cuts)]
 
 
-_PLANS: dict[str, Callable[..., list[Pass]]] = {
-    "every_width": _every_width,
-    "us_net": _us_net,
-    "slimmable": _slimmable,
-}
+_PLANS: dict[str, Callable[..., list[Pass]]] = {"every_width": _every_width, "us_net": _us_net, "slimmable": _slimmable}
 
 
-def _order_loss(
-    nested: Nested, recipe: Recipe, passes: Sequence[Pass], nlls: Sequence[Tensor], scale: float
-) -> tuple[Tensor, Tensor]:
+def _order_loss(step: Step, passes: Sequence[Pass], nlls: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """What the orders minimise where they drew a cut, NLL + order_weight * divergence, and the divergence.
 
     Of the NLL there is only the gradient. The baseline of its score function is the mean NLL of the cuts that no order
     drew, which are computed anyway.
     """
+    nested, recipe = step.nested, step.recipe
     zero = torch.zeros_like(nlls[0]).detach()
     if not learned_orders(nested) or recipe.objective != "every_width":
         return zero, zero
@@ -180,11 +160,11 @@ def _order_loss(
     chances = [each.log_prob for each in passes if each.log_prob is not None]
     if not chances:
         return zero, order_term
-    found = list(zip(passes, torch.stack(list(nlls)).detach(), strict=True))
-    drawn = torch.stack([nll for each, nll in found if each.log_prob is not None])
-    fixed = torch.stack([nll for each, nll in found if each.log_prob is None]).mean()
+    losses = list(zip(passes, torch.stack(list(nlls)).detach(), strict=True))
+    drawn = torch.stack([nll for each, nll in losses if each.log_prob is not None])
+    fixed = torch.stack([nll for each, nll in losses if each.log_prob is None]).mean()
     seen = with_baseline(torch.stack(chances).to(drawn), drawn, fixed) - drawn.mean()
-    return seen + (scale if recipe.order_weight is None else recipe.order_weight) * order_term, order_term
+    return seen + (step.scale if recipe.order_weight is None else recipe.order_weight) * order_term, order_term
 
 
 @torch.no_grad()

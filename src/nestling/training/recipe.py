@@ -17,7 +17,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 
 MOST_CUTS, MOST_DRAWS, MOST_COUNT = 1000, 10_000, 1_000_000
-"""The most cuts, draws and anything else that a recipe can ask for, since a stranger may have written it."""
+"""The most cuts, draws and anything else that a recipe can ask for, since somebody else may have written it."""
 TEACHER_SHARE, FULL_WIDTH_SHARE = 0.9, 0.5
 """What distil="auto" means where another network teaches, and where the full width does: experiments/bn3."""
 TEACHER_SOFTENING, FULL_WIDTH_SOFTENING = 2.0, 1.0
@@ -26,7 +26,19 @@ TEACHER_SOFTENING, FULL_WIDTH_SOFTENING = 2.0, 1.0
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a nested network is trained; a share is a part of all steps, between 0 and 1."""
+    """How a nested network is trained; a share is a part of all steps, between 0 and 1.
+
+    A recipe is frozen, checks its entries when it is made, and is saved with the run as ``recipe.json``. The command
+    line has an option for each entry.
+
+    Raises:
+        ArgumentError: If an entry is of the wrong type, out of range, or a name that does not exist.
+
+    Examples:
+        >>> recipe = nl.Recipe(epochs=10, cuts=(0.25, 1.0))
+        >>> recipe.but(seed=1).seed, nl.Recipe.from_dict(recipe.to_dict()) == recipe
+        (1, True)
+    """
 
     epochs: int = 30
     """Passes over the training data."""
@@ -155,7 +167,18 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, saved: Any) -> "Recipe":  # noqa: ANN401
-        """The recipe that ``to_dict`` gave; a name that no recipe has is refused."""
+        """The recipe that ``to_dict`` gave.
+
+        Args:
+            saved: Plain values by name, such as ``recipe.json`` has them; entries that are left out have their
+                defaults.
+
+        Returns:
+            The recipe.
+
+        Raises:
+            ArgumentError: If a name is none of a recipe's, or a value is not allowed.
+        """
         if not isinstance(saved, Mapping):
             raise DtypeError("recipe", f"a {type(saved).__name__}", "a dictionary", "Pass what to_dict gave.")
         known = {field.name for field in fields(cls)}
@@ -166,7 +189,14 @@ class Recipe:
         return cls(**values)
 
     def settled(self, *, has_teacher: bool) -> "Recipe":
-        """The recipe with the choices made that depend on whether there is a teacher."""
+        """The recipe with the choices made that depend on whether there is a teacher.
+
+        Args:
+            has_teacher: Whether another network teaches.
+
+        Returns:
+            A recipe without ``"auto"`` for the optimiser, for ``distil`` and for ``soften``.
+        """
         optimiser = ("sgd" if has_teacher else "adamw") if self.optimiser == "auto" else self.optimiser
         distil = (TEACHER_SHARE if has_teacher else FULL_WIDTH_SHARE) if self.distil == "auto" else self.distil
         softening = TEACHER_SOFTENING if has_teacher else FULL_WIDTH_SOFTENING
@@ -174,7 +204,14 @@ class Recipe:
         return replace(self, optimiser=optimiser, distil=distil, soften=soften)
 
     def but(self, **changes: Any) -> "Recipe":  # noqa: ANN401
-        """The same recipe with some entries changed."""
+        """The same recipe with some entries changed; the recipe itself stays as it is.
+
+        Args:
+            changes: New values, by the names of the entries.
+
+        Returns:
+            A new recipe, checked like any other.
+        """
         return replace(self, **changes)
 
 

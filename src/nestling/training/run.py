@@ -23,6 +23,7 @@ from nestling.training.recipe import Recipe
 RECIPE_FILE = "recipe.json"
 LOG_FILE = "log.jsonl"
 CALIBRATION_FILE = "calibration.json"
+SCORES_FILE = "scores.json"
 CHECK = "crc32"
 IDENTITY_KEYS = ("data", "recipe", "network")
 """The keys of a record that are equal for two records of the same run."""
@@ -32,7 +33,25 @@ FIRST_EPOCHS = "first_epochs"
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: the network with its best weights, its recipe, data and log, and a calibration per cut."""
+    """A finished run: the network with its best weights, how it was trained, and a calibration per cut.
+
+    ``train`` returns one, and ``open_run`` reads one from its folder.
+
+    Attributes:
+        nested: The network, in eval mode.
+        recipe: All numbers of the training.
+        likelihood: The name of what its outputs mean.
+        log: A line per epoch: losses, divergences and validation scores, by cut.
+        calibrations: Temperature and conformal thresholds at each of the recipe's cuts.
+        data: What is known of the data: name, input shape, classes, mean and standard deviation.
+        folder: Where the run is stored; None for a run in memory.
+
+    Examples:
+        >>> run
+        Run(runs/digits: digits, categorical, epoch 8 of 8; 4 calibrated cuts)
+        >>> run.log[-1]["epoch"], run.calibration(0.5).num_examples
+        (8, 144)
+    """
 
     nested: Nested
     recipe: Recipe
@@ -63,13 +82,37 @@ class Run:
         return card("Run", repr(self), table)
 
     def calibration(self, cut: Any) -> Calibration | None:  # noqa: ANN401
-        """The calibration that was fitted at a cut, if there is one."""
+        """The calibration that was fitted at a cut.
+
+        Args:
+            cut: A fraction, widths by group, or a ``Cut``.
+
+        Returns:
+            The calibration; None if there is none at this cut.
+        """
         wanted: Cut = make_cut(self.nested.groups, cut)
         return next((calibration for calibration in self.calibrations if calibration.cut == wanted), None)
 
 
 def open_run(folder: str | PathLike[str], module: nn.Module | None = None, *, trust: bool = False) -> Run:
-    """Read a run back from its folder; ``module`` and ``trust`` are as in ``load``."""
+    """Read a run back from its folder.
+
+    Args:
+        folder: Where ``train`` wrote it.
+        module: As in ``load``: the network itself, where the files can't say how it is built.
+        trust: As in ``load``: whether to run code of yours that the files name.
+
+    Returns:
+        The run, its network in eval mode.
+
+    Raises:
+        RunError: If a file is missing, damaged, or of another run; the message says which.
+
+    Examples:
+        >>> again = nl.open_run("runs/digits")
+        >>> torch.equal(again.nested(images), nested(images)), again.recipe == run.recipe
+        (True, True)
+    """
     place = Path(folder)
     nested, saved, calibrations = read_run(place, module, trust=trust)
     about = saved.get("data")

@@ -95,7 +95,7 @@ def _from_data(source: Data, recipe: Recipe) -> Feed:
         "task": source.task,
         "loaded_with": source.loaded_with,
         "fingerprint": training_fingerprint(source),
-        "as_bytes": source.split("train").inputs.dtype == torch.uint8,
+        "as_bytes": source.split("train").has_bytes,
         "input_shape": list(source.input_shape),
         "classes": list(source.classes),
         "mean": list(source.mean),
@@ -143,12 +143,12 @@ def _check_likelihood(default: str, chosen: Likelihood) -> None:
 
 def _first_targets(batches: DatasetBatches) -> Tensor:
     """The targets of the first batches of epoch 0."""
-    found: list[Tensor] = []
+    collected: list[Tensor] = []
     for _, targets in batches:
-        found.append(targets.detach().cpu())
-        if sum(map(len, found)) >= MOST_EXAMPLES or sum(t.numel() for t in found) >= MOST_NUMBERS:
+        collected.append(targets.detach().cpu())
+        if sum(map(len, collected)) >= MOST_EXAMPLES or sum(t.numel() for t in collected) >= MOST_NUMBERS:
             break
-    return torch.cat(found)
+    return torch.cat(collected)
 
 
 def training_fingerprint(source: Data) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nestling.distributions import (
     bn3_refitted_regulariser,
@@ -20,7 +20,7 @@ from nestling.prediction import Likelihood
 from nestling.reading import Cut
 from nestling.running import Nested, pair_of, picked
 from nestling.torch_parts import pytree
-from nestling.training.recipe import WeightKL
+from nestling.training.recipe import Recipe, WeightKL
 
 Divergence = Callable[[Tensor], Tensor]
 WEIGHT_KLS: dict[WeightKL, Divergence] = {
@@ -33,8 +33,41 @@ WEIGHT_KLS: dict[WeightKL, Divergence] = {
 
 
 @dataclass(frozen=True)
+class Step:
+    """What the objective of a step depends on: a network, a batch and a recipe; ``scale`` weighs the divergences."""
+
+    nested: Nested
+    inputs: Any
+    targets: Tensor
+    recipe: Recipe
+    likelihood: Likelihood
+    scale: float
+    generator: torch.Generator | None = None
+    teacher: nn.Module | None = None
+
+    @property
+    def weight_kl(self) -> Divergence:
+        """The divergence of the weights."""
+        return WEIGHT_KLS[self.recipe.weight_kl]
+
+
+@dataclass(frozen=True)
 class Terms:
-    """The ``loss`` to minimise and its terms: mean ``nll``, divergences in nats; and the cuts that were computed."""
+    """The loss of a training step, and what it is made of.
+
+    Attributes:
+        loss: What is minimised, a scalar with gradients.
+        nll: The mean negative log-likelihood over the widths, in nats per labelled element.
+        weight_kl: The divergence of the weights from their prior, in nats.
+        order_kl: The divergence of the orders from theirs, in nats.
+        cuts: The cuts that were computed in this step.
+
+    Examples:
+        >>> from nestling.training import elbo_terms
+        >>> terms = elbo_terms(nl.nest(module, example).train(), (images, labels), dataset_size=1294)
+        >>> terms.loss.requires_grad, terms.weight_kl.item() > 0
+        (True, True)
+    """
 
     loss: Tensor
     nll: Tensor
@@ -51,10 +84,7 @@ def nll_of(likelihood: Likelihood, output: Any, targets: Tensor) -> Tensor:  # n
 
 
 def weight_divergence(
-    nested: Nested,
-    cut: Cut,
-    divergence: Divergence,
-    keep_probs: dict[str, Tensor] | None = None,
+    nested: Nested, cut: Cut, divergence: Divergence, keep_probs: dict[str, Tensor] | None = None
 ) -> Tensor:
     """The KL of the weights that a cut keeps, in nats; with keep probabilities, weighted by those of their groups."""
     if keep_probs is None:

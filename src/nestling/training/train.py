@@ -13,11 +13,10 @@ import torch
 from torch import nn
 
 from nestling.data import Data, DatasetBatches
-from nestling.errors import DtypeError
 from nestling.prediction import Calibration, Likelihood, calibrate, likelihood_for, pairs
 from nestling.processes import ALONE, Processes, connected
 from nestling.reading import Cut, make_cut
-from nestling.running import Nested, Read, norms_with_statistics, recalibrate
+from nestling.running import Nested, Read, check_nested, norms_with_statistics, recalibrate
 from nestling.storage import tensors_digest
 from nestling.training.folder import RunFolder, add_cuts
 from nestling.training.kept_state import Keeper, Memory
@@ -47,28 +46,47 @@ def train(
 ) -> Run:
     """Train a nested network in place by a recipe; its final weights are the best in validation, or as good.
 
-    ``data`` is a data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. A loader's
-    batch size is used, and recorded in place of the recipe's. Batches of loaders are pairs (inputs, targets), or
-    dictionaries with ``labels``; ``batch`` is a function that makes such a batch of any other.
-
     With ``out`` the run is a folder: the same call made again resumes a run that was stopped, and reads back a complete
-    one. With more epochs in the recipe a complete run goes on from its weights, with a new optimiser. ``starts_from``
-    names the initial weights, so that the folder can tell runs with different ones apart.
+    one. With more epochs in the recipe a complete run goes on from its weights, with a new optimiser.
 
-    ``likelihood`` says what an output means. By default it is the network's own (``nested.likelihood``), else the one
-    for the data set, and categorical for loaders. For numbers the network learns targets that are standardised by their
-    mean and standard deviation in the training data (for loaders in the first 10,000 examples, or as you pass with
-    ``nl.prediction.Gaussian().fitted(targets)``); log, scores and predictions are in the targets' own units.
+    For numbers the network learns targets that are standardised by their mean and standard deviation in the training
+    data (for loaders in the first 10,000 examples, or as you pass with ``nl.prediction.Gaussian().fitted(targets)``).
+    Log, scores and predictions are in the targets' own units.
 
-    ``teacher`` is a trained network; all widths learn from its predictions as well as from the labels. To fine-tune a
-    trained network, pass the network as it was before ``nest`` (the recipe's auto choices follow). ``figures`` computes
-    figures of the network after each epoch, for the log and the progress line.
+    Started by torchrun, the processes share every batch: all draw the same widths, but different weight noise. Ctrl-C
+    and SIGTERM save the run first (in the main thread), and then raise ``Stopped``, a KeyboardInterrupt.
 
-    Started by torchrun, the processes share every batch: all draw the same widths, but different weight noise.
-    Ctrl-C and SIGTERM save the run first (in the main thread), and then raise ``Stopped``, a KeyboardInterrupt.
+    Args:
+        nested: What ``nest`` gives.
+        data: A data set's name or path, ``Data``, or your own (train, validation) DataLoaders or Datasets. A loader's
+            batch size is used, and recorded in place of the recipe's. Batches of loaders are pairs (inputs, targets),
+            or dictionaries with ``labels``.
+        recipe: All numbers of the training; by default ``Recipe()``.
+        out: The folder of the run; None keeps it in memory.
+        likelihood: What an output means. By default the network's own (``nested.likelihood``), else the one for the
+            data set, and categorical for loaders.
+        starts_from: Names the initial weights, so that the folder can tell runs with different ones apart.
+        teacher: A trained network; all widths learn from its predictions as well as from the labels. To fine-tune a
+            trained network, pass the network as it was before ``nest`` (the recipe's auto choices follow).
+        figures: Computes figures of the network after each epoch, for the log and the progress line.
+        batch: A function that makes a pair or a dictionary of any other batch.
+        quiet: Show no progress.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        RunError: If the folder holds another run, is damaged or in use, or can't be written.
+        DivergenceError: If numbers became NaN or infinite; the message says where, and what to change.
+        ArgumentError: If data, recipe and network do not fit each other.
+
+    Examples:
+        >>> new = nl.nest(module, example, num_blocks=8)
+        >>> short = nl.train(new, data, nl.Recipe(epochs=1, cuts=(0.5, 1.0)), quiet=True)
+        >>> len(short.log), short.folder is None, len(short.calibrations)
+        (1, True, 2)
     """
-    if not isinstance(nested, Nested):
-        raise DtypeError("nested", f"a {type(nested).__name__}", "what nest gives", "Call nl.nest(module, example).")
+    check_nested(nested)
     wanted = recipe or Recipe()
     with connected() as processes, Stopping().watching() as stopping:
         feed = processes.agree(lambda: make_feed(data, wanted, processes, batch))
@@ -78,7 +96,7 @@ def train(
         check_objective(recipe.objective, chosen, teacher)
         if chosen.needs_targets:
             chosen = processes.agree(lambda: chosen.fitted(feed.targets()))
-        chosen = chosen.to(next((t.device for t in nested.tensors().values()), None))
+        chosen = chosen.to(nested.device)
         about = feed.about | {"likelihood": chosen.name, "starts_from": starts_from}
         about |= {} if teacher is None else {"teacher": tensors_digest(teacher.state_dict().values())}
         place = None if out is None else Path(out)
@@ -155,7 +173,7 @@ def keep_statistics(run: Run, cuts: Collection[Cut]) -> None:
     """Keep in a run's folder the statistics of norms at these cuts and at those with a calibration, and no others."""
     if run.folder is not None and norms_with_statistics(run.nested):
         kept = {*cuts, *(calibration.cut for calibration in run.calibrations)}
-        run.nested.statistics = {cut: own for cut, own in run.nested.statistics.items() if cut in kept}
+        run.nested.statistics = {cut: values for cut, values in run.nested.statistics.items() if cut in kept}
         add_cuts(run.folder, run.nested, run.calibrations)
 
 
@@ -172,11 +190,4 @@ def _fit_calibrations(
     with torch.random.fork_rng(devices=[]):  # a loader draws a seed whenever an iteration begins
         num_examples = sum(len(targets) for _, targets in pairs(validation))
         coverage = [share for share in COVERAGES if num_examples >= math.ceil(share / (1 - share))]
-        return calibrate(
-            nested,
-            validation,
-            cut=cuts,
-            samples=samples,
-            coverage=coverage,
-            spread=spread,
-        )
+        return calibrate(nested, validation, cut=cuts, samples=samples, coverage=coverage, spread=spread)

@@ -1,6 +1,6 @@
 """Notes which runs this user trained on this machine, so that only the runs of others must be trusted to name data.
 
-A run folder says on which data it was trained, and a stranger's could name any file. A note is an empty file, named by
+A run folder says on which data it was trained, and somebody's could name any file. A note is an empty file, named by
 the checksum of the run's data, recipe and network, under the user's folder for such things ($XDG_STATE_HOME).
 """
 

@@ -66,12 +66,7 @@ def draw_fraction(nested: Nested, generator: torch.Generator | None = None) -> C
 
 
 def draw_between(
-    nested: Nested,
-    lowest: Cut,
-    *,
-    explore: float = 0.0,
-    coupled: float = 1.0,
-    generator: torch.Generator | None = None,
+    nested: Nested, lowest: Cut, *, explore: float = 0.0, coupled: float = 1.0, generator: torch.Generator | None = None
 ) -> "Draw":
     """Draw a cut between ``lowest`` and the full width.
 
@@ -113,7 +108,7 @@ def draw_anchor(count: int, generator: torch.Generator | None = None) -> int:
 
 def learned_orders(nested: Nested) -> list[Order]:
     """The orders that have something to learn."""
-    return [order for order in nested.orders.values() if any(own.requires_grad for own in order.parameters())]
+    return [order for order in nested.orders.values() if any(p.requires_grad for p in order.parameters())]
 
 
 def _uniform_width(group: Group, generator: torch.Generator | None, least: int | None = None) -> int:

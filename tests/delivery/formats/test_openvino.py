@@ -149,3 +149,15 @@ def test_a_missing_runtime_is_named(monkeypatch):
 def test_a_record_is_read_whatever_it_holds(graph, tmp_path):
     about = {"text": "a\nb\t<\x01>]]>", "list": list(range(2000))}
     assert FORMAT.opened(written(FORMAT, replace(graph, about=about), tmp_path)).about == about
+
+
+def test_a_file_of_several_widths_that_it_can_not_compile_is_refused_with_what_to_do(tmp_path):
+    net = nn.Sequential(nn.Conv2d(3, 12, 1), nn.ReLU(), nn.Conv2d(12, 12, 3, groups=12), nn.ReLU(), nn.Conv2d(12, 4, 1))
+    nested = nl.nest(net, torch.zeros(2, 3, 5, 5), weights=None, num_blocks=4, num_always=1).eval()
+    about = nl.export(nested, tmp_path / "a.onnx", widths=[0.5, 1.0]).about
+    sizes = about["widths"]["table"][0]["sizes"]
+    with pytest.raises(nl.RunError, match=r"grouped convolution \(GroupConvolution\).*to='openvino'") as grouped:
+        OpenVINOSession(tmp_path / "a.onnx", choose=lambda about: sizes)
+    with pytest.raises(nl.RunError, match=r"several widths, and OpenVINO compiles one.*choose=") as several:
+        OpenVINOSession(tmp_path / "a.onnx")
+    assert not any("\n" in str(caught.value) for caught in (grouped, several))

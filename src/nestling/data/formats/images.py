@@ -57,23 +57,33 @@ def read_images(
     return images
 
 
+def decoded_image(content: bytes, colour: bool, size: Size, *, most_pixels: int = MOST_PIXELS) -> Bytes:
+    """The pixels (C, H, W) of an image file's ``content``, resized to ``size`` (height, width)."""
+    return _pixels(_header(content, _SENT, most_pixels), _SENT, colour, size)
+
+
+_SENT = "the image"
+
+
 def _opened(tree: Tree, name: str) -> Image.Image:
+    return _header(tree.read(name), tree.where(name))
+
+
+def _header(content: bytes, where: str, most_pixels: int = MOST_PIXELS) -> Image.Image:
     """An image of which only the header was read, of a size that can be decoded."""
+    fewer = f"Save it with at most {most_pixels:,} pixels, or remove it."
     try:
         with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
-            image = Image.open(io.BytesIO(tree.read(name)), formats=FORMATS)
+            image = Image.open(io.BytesIO(content), formats=FORMATS)
     except Image.DecompressionBombError:
-        raise DataError(f"{tree.where(name)} has too many pixels to be read. {_FEWER_PIXELS}") from None
+        raise DataError(f"{where} has too many pixels to be read. {fewer}") from None
     except (OSError, ValueError, SyntaxError) as fault:
-        raise DamagedError(f"{tree.where(name)} is not an image that can be read. Replace or remove it.") from fault
-    if image.width * image.height > MOST_PIXELS:
-        raise DataError(f"{tree.where(name)} has {image.width} x {image.height} pixels, too many. {_FEWER_PIXELS}")
+        raise DamagedError(f"{where} is not an image that can be read. Replace or remove it.") from fault
+    if image.width * image.height > most_pixels:
+        raise DataError(f"{where} has {image.width} x {image.height} pixels, too many. {fewer}")
     if image.mode in ("I", "F") and not _is_deep(image):
-        raise DataError(f"{tree.where(name)} has pixels of 32 bits, whose scale no file tells. Save it with 8 or 16.")
+        raise DataError(f"{where} has pixels of 32 bits, whose scale no file tells. Save it with 8 or 16.")
     return image
-
-
-_FEWER_PIXELS = f"Save it with at most {MOST_PIXELS:,} pixels, or remove it."
 
 
 def _is_deep(image: Image.Image) -> bool:

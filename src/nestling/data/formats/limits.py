@@ -1,4 +1,4 @@
-"""Limits on what is read of files that a stranger may have made: plain files, which expand no more than data does."""
+"""Limits on what is read of files that others may have made: plain files, which expand no more than data does."""
 
 import stat
 from pathlib import Path

@@ -7,9 +7,5 @@ from nestling.delivery.formats.openvino import OpenVINOFormat
 
 __all__ = ["FORMATS", "FileFormat", "Graph", "Port"]
 
-FORMATS: dict[str, type[FileFormat]] = {
-    "onnx": OnnxFormat,
-    "openvino": OpenVINOFormat,
-    "executorch": ExecuTorchFormat,
-}
+FORMATS: dict[str, type[FileFormat]] = {"onnx": OnnxFormat, "openvino": OpenVINOFormat, "executorch": ExecuTorchFormat}
 """The formats that ``export`` can write, by name."""

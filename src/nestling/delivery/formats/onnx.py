@@ -3,6 +3,7 @@
 import json
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +123,7 @@ _WITH_NOTES = ("node", "input", "output", "value_info", "initializer")
 
 def _without_traces(proto: Any) -> None:  # noqa: ANN401
     """Remove what torch notes of the code that made each node, such as the names of files on this machine."""
-    graphs = [proto.graph, *proto.functions]
-    while graphs:
-        graph = graphs.pop()
+    for graph in graphs_of(proto):
         graph.doc_string = ""
         for field in _WITH_NOTES:
             for entry in getattr(graph, field, ()):
@@ -132,15 +131,18 @@ def _without_traces(proto: Any) -> None:  # noqa: ANN401
                     entry.ClearField("metadata_props")
                     entry.doc_string = ""
         del graph.metadata_props[:]
-        graphs += [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
     del proto.metadata_props[:]
 
 
 def _operations(proto: Any) -> set[str]:  # noqa: ANN401
     """The names of all operations of a model."""
-    graphs, found = [proto.graph, *proto.functions], set()
-    while graphs:
-        for node in graphs.pop().node:
-            found.add(node.op_type)
-            graphs += [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-    return found
+    return {node.op_type for graph in graphs_of(proto) for node in graph.node}
+
+
+def graphs_of(proto: Any) -> Iterator[Any]:  # noqa: ANN401
+    """The graphs of a model: the main one, its functions, and those inside of nodes."""
+    waiting = [proto.graph, *proto.functions]
+    while waiting:
+        graph = waiting.pop()
+        yield graph
+        waiting += [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]

@@ -34,8 +34,8 @@ class OpenVINOFormat(FileFormat):
             lines = [line.removeprefix("-- ").strip() for line in str(error).splitlines() if line.startswith("--")]
             advice = "Export to ONNX, or replace the operation."
             raise TraceError(f"OpenVINO can't convert the network: {'; '.join(lines) or error}. {advice}") from None
-        for port, own in zip(model.inputs, graph.inputs, strict=True):
-            port.tensor.set_names({own.name})
+        for port, given in zip(model.inputs, graph.inputs, strict=True):
+            port.tensor.set_names({given.name})
         for port, name in zip(model.outputs, graph.outputs, strict=True):
             port.tensor.set_names({name})
         model.reshape({port.name: _sizes(port) for port in graph.inputs})

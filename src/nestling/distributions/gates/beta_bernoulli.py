@@ -22,6 +22,22 @@ class BetaBernoulli(RelaxedGate):
 
     a = softplus(max(raw_a, -10)) and b = softplus(clip(raw_b, -10, 50)) as released. pi is drawn once per batch, the
     concrete relaxation of z at ``temperature`` once per example.
+
+    Args:
+        num_units: The number of units.
+        concentration: The prior's shape; a small one favours few kept units.
+        temperature: Of the relaxation of z; towards 0 its draws tend to zeros and ones.
+        raw_a: Where every unit's ``raw_a`` starts.
+
+    Raises:
+        RangeError: If a number is not positive or finite.
+
+    Examples:
+        >>> from nestling.distributions import BetaBernoulli
+        >>> gate = BetaBernoulli(5)
+        >>> z = gate.sample(torch.zeros(7, 5))
+        >>> tuple(z.shape), bool(((0 <= z) & (z <= 1)).all()), gate.kl().ndim
+        ((7, 5), True, 0)
     """
 
     default_threshold = 1e-2
@@ -74,7 +90,20 @@ class BetaBernoulli(RelaxedGate):
 
 
 def kumaraswamy_mean(a: Tensor, b: Tensor) -> Tensor:
-    """E[pi] = b B(1 + 1/a, b) (BB eq. 14)."""
+    """E[pi] = b B(1 + 1/a, b) of pi ~ Kumaraswamy(a, b) (BB eq. 14).
+
+    Args:
+        a: The first shape, above zero.
+        b: The second one, broadcastable to the first.
+
+    Returns:
+        The mean of each entry, between 0 and 1.
+
+    Examples:
+        >>> from nestling.distributions import kumaraswamy_mean
+        >>> round(kumaraswamy_mean(torch.tensor(1.0), torch.tensor(1.0)).item(), 4)  # uniform
+        0.5
+    """
     return torch.exp(b.log() + log_beta(1 + 1 / a, b))
 
 

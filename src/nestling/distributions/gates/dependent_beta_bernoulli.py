@@ -19,8 +19,17 @@ PRIOR_STD = math.sqrt(5)
 class DependentBetaBernoulli(Gate):
     """z ~ Bernoulli(pi phi(x)), phi(x) = clamp(gamma (x - mu) / sigma + beta, eps, 1 - eps), beta ~ N(eta, kappa^2).
 
-    ``gate`` is the beta-Bernoulli gate of the first stage; training only the other parameters keeps pi fixed, as the
-    paper's second stage does. x is detached and standardised by its running mean and variance.
+    Training only the other parameters keeps pi fixed, as the paper's second stage does. x is detached and standardised
+    by its running mean and variance.
+
+    Args:
+        gate: The beta-Bernoulli gate of the first stage.
+
+    Examples:
+        >>> from nestling.distributions import BetaBernoulli, DependentBetaBernoulli
+        >>> gate = DependentBetaBernoulli(BetaBernoulli(5)).eval()
+        >>> tuple(gate.keep_for(torch.randn(7, 5)).shape)  # each input keeps units of its own
+        (7, 5)
     """
 
     eps = 1e-6

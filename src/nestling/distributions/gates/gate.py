@@ -13,10 +13,19 @@ from nestling.distributions.temperature import Tempered
 
 
 class Gate(Learned, ABC):
-    """A multiplier for each of ``num_units`` units.
+    """A stochastic multiplier for each of ``num_units`` units, without an order among the units.
 
     ``features`` (batch, num_units) are the activations of the units (of a convolution: their spatial mean). Only a gate
     that depends on its input reads their values; the other gates read the batch size, the dtype and the device.
+
+    Attributes:
+        num_units: The number of neurons or channels.
+
+    Examples:
+        >>> from nestling.distributions import BernoulliGate, Gate
+        >>> gate = BernoulliGate(3, drop_prob=0.5)
+        >>> isinstance(gate, Gate), tuple(gate.sample(torch.zeros(4, 3)).shape), gate.part(torch.tensor([0])).num_units
+        (True, (4, 3), 1)
     """
 
     num_units: int
@@ -27,11 +36,26 @@ class Gate(Learned, ABC):
 
     @abstractmethod
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Train-time multipliers, broadcastable to ``features`` and differentiable in the gate's parameters."""
+        """Multipliers for training, differentiable in the gate's parameters.
+
+        Args:
+            features: Activations (batch, num_units).
+            generator: Draws the noise; None for torch's own.
+
+        Returns:
+            A tensor that broadcasts to the features.
+        """
 
     @abstractmethod
     def expectation(self, features: Tensor) -> Tensor:
-        """Test-time multipliers, broadcastable to ``features``."""
+        """Multipliers for use after training.
+
+        Args:
+            features: Activations (batch, num_units).
+
+        Returns:
+            A tensor that broadcasts to the features.
+        """
 
     @abstractmethod
     def kl(self) -> Tensor:
@@ -39,7 +63,14 @@ class Gate(Learned, ABC):
 
     @abstractmethod
     def keep(self, threshold: float | None = None) -> Tensor:
-        """Which units (num_units,) are kept at a threshold; None means the gate's default threshold."""
+        """Which units are kept.
+
+        Args:
+            threshold: On what the gate compares, such as its keep probability; None for the gate's default.
+
+        Returns:
+            Booleans (num_units,).
+        """
 
     @abstractmethod
     def signal_to_noise(self) -> Tensor:
@@ -50,7 +81,14 @@ class Gate(Learned, ABC):
         return self.keep(threshold)
 
     def part(self, units: Tensor) -> Self:
-        """A copy of this gate for some of its units."""
+        """A copy of this gate for some of its units.
+
+        Args:
+            units: Their numbers.
+
+        Returns:
+            A gate with as many units.
+        """
         gate = deepcopy(self)
         gate.num_units = len(units)
         for tensor in (*gate.parameters(), *gate.buffers()):

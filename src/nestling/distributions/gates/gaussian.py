@@ -13,7 +13,19 @@ from nestling.tensor_arguments import unit_features
 
 
 class GaussianGate(Gate):
-    """z ~ N(theta, alpha theta^2) for each unit and example; the ``divergence`` makes it VBD or sparse VD."""
+    """z ~ N(theta, alpha theta^2) for each unit and example; the ``divergence`` makes it VBD or sparse VD.
+
+    Args:
+        num_units: The number of units.
+        divergence: A function of log alpha; ``log_uniform_kl`` makes it sparse VD.
+        log_sigma2: Where log sigma^2 of every unit starts; theta starts at 1.
+
+    Examples:
+        >>> from nestling.distributions import GaussianGate
+        >>> gate = GaussianGate(4)
+        >>> gate.keep().tolist(), gate.expectation(torch.zeros(2, 4)).tolist()
+        ([True, True, True, True], [1.0, 1.0, 1.0, 1.0])
+    """
 
     default_threshold = 3.0
 

@@ -16,6 +16,20 @@ class LogNormalGate(Gate):
 
     mu is clamped to [low, high] (outside, the mass sits at an edge, where the closed forms cancel) and log sigma to
     [-20, 5], as released.
+
+    Args:
+        num_units: The number of units.
+        log_std: Where the logarithm of every sigma starts.
+
+    Raises:
+        RangeError: If the start is not finite.
+
+    Examples:
+        >>> from nestling.distributions import LogNormalGate
+        >>> gate = LogNormalGate(4)
+        >>> z = gate.sample(torch.zeros(2, 4))
+        >>> tuple(z.shape), bool((z <= 1).all())
+        ((4,), True)
     """
 
     low = -20.0

@@ -40,7 +40,20 @@ class _FixedGate(Gate):
 
 
 class BernoulliGate(_FixedGate):
-    """z = m / (1 - p), m ~ Bernoulli(1 - p) with ``drop_prob`` p (erratum E28): ordinary dropout."""
+    """z = m / (1 - p), m ~ Bernoulli(1 - p) with ``drop_prob`` p (erratum E28): ordinary dropout.
+
+    Args:
+        num_units: The number of units.
+        drop_prob: The probability of a zero, below 1.
+
+    Raises:
+        RangeError: If it is no such probability.
+
+    Examples:
+        >>> from nestling.distributions import BernoulliGate
+        >>> sorted(set(BernoulliGate(100, 0.5).sample(torch.zeros(1, 100)).flatten().tolist()))
+        [0.0, 2.0]
+    """
 
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Multipliers (batch, num_units), 0 or 1 / (1 - p)."""
@@ -49,7 +62,20 @@ class BernoulliGate(_FixedGate):
 
 
 class GaussianDropoutGate(_FixedGate):
-    """z ~ N(1, p / (1 - p)): the Gaussian noise with the variance of dropout at ``drop_prob`` p."""
+    """z ~ N(1, p / (1 - p)): the Gaussian noise with the variance of dropout at ``drop_prob`` p.
+
+    Args:
+        num_units: The number of units.
+        drop_prob: The probability whose variance it has, below 1.
+
+    Raises:
+        RangeError: If it is no such probability.
+
+    Examples:
+        >>> from nestling.distributions import GaussianDropoutGate
+        >>> GaussianDropoutGate(3, 0.2).signal_to_noise()  # sqrt((1 - p) / p)
+        tensor([2., 2., 2.])
+    """
 
     def sample(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Multipliers (batch, num_units)."""
@@ -60,8 +86,22 @@ class GaussianDropoutGate(_FixedGate):
 class ConcreteGate(RelaxedGate):
     """Concrete dropout: one drop probability for the layer, learned through a relaxed mask.
 
-    The KL is that of the masks from fair coins, log 2 - H(p) per unit: the entropy term of the method. The other
-    term, the squared weights times 1 - p, belongs to the layer that reads the gated units.
+    The KL is that of the masks from fair coins, log 2 - H(p) per unit: the entropy term of the method. The other term,
+    the squared weights times 1 - p, belongs to the layer that reads the gated units.
+
+    Args:
+        num_units: The number of units.
+        drop_prob: Where the probability starts.
+        temperature: Of the relaxation; towards 0 its draws tend to zeros and ones.
+
+    Raises:
+        RangeError: If the probability is not strictly between 0 and 1.
+
+    Examples:
+        >>> from nestling.distributions import ConcreteGate
+        >>> gate = ConcreteGate(4, drop_prob=0.5)
+        >>> round(gate.kl().item(), 6), gate.drop_logit.requires_grad
+        (0.0, True)
     """
 
     def __init__(self, num_units: int, drop_prob: float = 0.1, *, temperature: float = 0.1) -> None:

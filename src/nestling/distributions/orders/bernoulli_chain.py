@@ -11,10 +11,24 @@ from nestling.tensor_arguments import probabilities, real_tensor
 
 
 class BernoulliChain(Order):
-    """p(width = j) = (1 - pi_{j+1}) prod_{k <= j} pi_k, the keep probabilities given as ``probs`` or as ``logits``.
+    """p(width = j) = (1 - pi_{j+1}) prod_{k <= j} pi_k: BN3's prior, a chain of keep probabilities.
 
-    Their shape is (..., K - num_always), one entry per block that can be cut:
-    ``BernoulliChain(torch.full((31,), 0.95))`` is a chain over 32 blocks.
+    Their shape is (..., K - num_always), one entry per block that can be cut: ``BernoulliChain(torch.full((31,),
+    0.95))`` is a chain over 32 blocks.
+
+    Args:
+        probs: The probability of keeping each block, given that the one before is kept; a plain tensor.
+        logits: The same as logits, which can be a Parameter; pass one of the two.
+        num_always: How many blocks the smallest width keeps.
+
+    Raises:
+        ArgumentError: If both or neither are passed, or an entry is no probability.
+
+    Examples:
+        >>> from nestling.distributions import BernoulliChain
+        >>> chain = BernoulliChain(torch.tensor([0.5, 0.5]))
+        >>> chain.log_probs().exp()  # of the widths 1, 2 and 3
+        tensor([0.5000, 0.2500, 0.2500])
     """
 
     logits: Tensor

@@ -20,8 +20,25 @@ START_LOGIT = 3.0
 class Downhill(RelaxedOrder):
     """A chain of keep probabilities sigmoid(``logits``) whose mask can be relaxed at a ``temperature`` (BN3 section 2).
 
-    ``logits`` (..., K - num_always) has one entry per block that can be cut; a Parameter is learned. The relaxed
-    mask z tends to a mask of ones and zeros as the temperature falls to 0, and to a straight slope as it rises.
+    The relaxed mask z tends to a mask of ones and zeros as the temperature falls to 0, and to a straight slope as it
+    rises.
+
+    Args:
+        logits: Keep logits (..., K - num_always), one per block that can be cut; a Parameter is learned.
+        num_always: How many blocks the smallest width keeps.
+        temperature: Of relaxed masks.
+
+    Raises:
+        ArgumentError: If the logits are not finite numbers, or the counts do not fit.
+
+    Examples:
+        >>> from nestling.distributions import Downhill
+        >>> order = Downhill(torch.zeros(3))
+        >>> order.keep_probs()
+        tensor([1.0000, 0.5000, 0.2500, 0.1250])
+        >>> mask = order.rsample((5,))
+        >>> tuple(mask.shape), bool((mask.diff() <= 0).all())  # only goes down
+        ((5, 4), True)
     """
 
     logits: Tensor
@@ -44,9 +61,17 @@ class Downhill(RelaxedOrder):
     def rsample(
         self, shape: tuple[int, ...] = (), generator: torch.Generator | None = None, *, hard: bool = False
     ) -> Tensor:
-        """Draw relaxed masks (*shape, ..., K), differentiable in the logits; ``hard`` gives straight-through 0/1 masks.
+        """Draw relaxed masks, differentiable in the logits.
 
         A hard mask is an exact sample with the gradient of the relaxed mask, which is biased (see docs/orders.md).
+
+        Args:
+            shape: How many draws, such as ``(5,)``; one by default.
+            generator: Draws the noise; None for torch's own.
+            hard: Give straight-through masks of ones and zeros.
+
+        Returns:
+            Masks (*shape, ..., K) whose entries only go down.
         """
         log_probs = self.log_probs()
         log_probs = log_probs.expand(*shape, *log_probs.shape)

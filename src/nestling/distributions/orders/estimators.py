@@ -23,11 +23,30 @@ def expected_loss(
     num_samples: int = 2,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Estimate E[loss(mask)] over one order; ``loss`` maps masks (n, K) to losses (n,).
+    """Estimate E[loss(mask)] over one order, so that gradients reach the order's parameters.
 
-    ``leave_one_out`` (default) and ``enumerate`` have unbiased gradients; those of ``enumerate`` have no variance but
-    take one evaluation per width. ``straight_through`` and ``relaxed`` need a Downhill order and are biased.
-    docs/orders.md says what each costs and when to use it.
+    ``leave_one_out`` and ``enumerate`` have unbiased gradients; those of ``enumerate`` have no variance but take one
+    evaluation per width. ``straight_through`` and ``relaxed`` need a Downhill order and are biased. docs/orders.md says
+    what each costs and when to use it.
+
+    Args:
+        order: A distribution over K blocks.
+        loss: Maps masks (n, K) to losses (n,).
+        estimator: One of the four.
+        num_samples: How many widths are drawn, at least 2 for ``leave_one_out``; ``enumerate`` draws none.
+        generator: Draws them; None for torch's own.
+
+    Returns:
+        The estimate, a scalar with gradients.
+
+    Raises:
+        ArgumentError: If there is no such estimator, it does not go with the order, or the loss has another shape.
+
+    Examples:
+        >>> from nestling.distributions import Uniform, expected_loss
+        >>> mean_width = expected_loss(Uniform(4), lambda masks: masks.sum(-1), estimator="enumerate")
+        >>> round(mean_width.item(), 4)
+        2.5
     """
     if estimator == "enumerate":
         return order.log_probs().exp() @ _losses(loss, order.masks(order.widths()))
@@ -48,10 +67,29 @@ def expected_loss(
 
 
 def leave_one_out(log_probs: Tensor, losses: Tensor) -> Tensor:
-    """Mean of ``losses`` (n,) whose gradient adds the score function of draws with joint ``log_probs`` (n,).
+    """Mean of losses whose gradient adds the score function of the draws.
 
-    The baseline of each draw is the mean loss of the other draws, so the gradient is unbiased and needs no tuning. If
-    several orders are drawn together, pass the sums of their log-probabilities.
+    The baseline of each draw is the mean loss of the other draws, so the gradient is unbiased and needs no tuning.
+
+    Args:
+        log_probs: Log-probabilities (n,) of the draws. If several orders are drawn together, the sums of theirs.
+        losses: One loss (n,) per draw, at least two.
+
+    Returns:
+        The mean loss, with the gradient of its expectation.
+
+    Raises:
+        RangeError: If there is a single draw.
+        ShapeError: If there is not one loss per draw.
+
+    Examples:
+        >>> from nestling.distributions import Downhill, leave_one_out
+        >>> order = Downhill(torch.nn.Parameter(torch.zeros(3)))
+        >>> widths = order.sample((4,))
+        >>> loss = leave_one_out(order.log_prob(widths), widths.float())
+        >>> loss.backward()
+        >>> tuple(order.logits.grad.shape)
+        (3,)
     """
     num_samples = losses.shape[0] if losses.ndim else 1
     if num_samples < 2:
@@ -63,9 +101,27 @@ def leave_one_out(log_probs: Tensor, losses: Tensor) -> Tensor:
 
 
 def with_baseline(log_probs: Tensor, losses: Tensor, baseline: Tensor) -> Tensor:
-    """Mean of ``losses`` whose gradient adds the score function against any ``baseline`` independent of the draw.
+    """Mean of losses whose gradient adds the score function against a baseline.
 
     With a running mean of earlier losses as the baseline, one draw per step is enough.
+
+    Args:
+        log_probs: Log-probabilities (n,) of the draws.
+        losses: One loss (n,) per draw.
+        baseline: Any value that does not depend on the draw, broadcastable to the losses.
+
+    Returns:
+        The mean loss, with the gradient of its expectation.
+
+    Raises:
+        ShapeError: If the shapes do not fit each other.
+
+    Examples:
+        >>> from nestling.distributions import with_baseline
+        >>> log_probs = torch.zeros(1, requires_grad=True)
+        >>> with_baseline(log_probs, torch.tensor([3.0]), torch.tensor(2.0)).backward()
+        >>> log_probs.grad  # the loss less the baseline
+        tensor([1.])
     """
     advantage = (losses - baseline).detach()
     if not log_probs.shape == losses.shape == advantage.shape:

@@ -11,7 +11,22 @@ from nestling.tensor_arguments import floating_dtype
 
 
 class Geometric(Order):
-    """P(width = num_always - 1 + i) = (1 - keep) keep^(i-1), with the remaining mass at full width (erratum E9)."""
+    """P(width = num_always - 1 + i) = (1 - keep) keep^(i-1), with the remaining mass at full width (erratum E9).
+
+    Args:
+        num_blocks: The number of blocks.
+        keep_prob: The probability of keeping each next block; 1 always keeps all.
+        num_always: How many blocks the smallest width keeps.
+        dtype: Of its log-probabilities; None for torch's default.
+
+    Raises:
+        RangeError: If it is no probability, or the counts do not fit.
+
+    Examples:
+        >>> from nestling.distributions import Geometric
+        >>> Geometric(3, 0.5).log_probs().exp()
+        tensor([0.5000, 0.2500, 0.2500])
+    """
 
     table: Tensor
 

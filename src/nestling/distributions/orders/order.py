@@ -19,8 +19,20 @@ from nestling.tensor_arguments import whole_tensor
 class Order(Learned, ABC):
     """A distribution over the width of ``num_blocks`` blocks, of which the first ``num_always`` are never cut.
 
-    An order *is* its ``log_probs()``; a subclass gives that one method. Legend for shapes: ``K`` is ``num_blocks``,
-    ``S = K - num_always + 1`` the number of possible widths, ``...`` the batch of orders (empty for a single one).
+    An order *is* its ``log_probs()``; a subclass gives that one method. Legend for shapes: ``K`` is ``num_blocks``, ``S
+    = K - num_always + 1`` the number of possible widths, ``...`` the batch of orders (empty for a single one).
+
+    Attributes:
+        num_blocks: The number of blocks.
+        num_always: How many of them the smallest width keeps.
+
+    Examples:
+        >>> from nestling.distributions import Uniform
+        >>> order = Uniform(4, num_always=2)
+        >>> order.widths().tolist(), round(order.expected_width().item(), 4)
+        ([2, 3, 4], 3.0)
+        >>> order.masks(torch.tensor(3)).tolist()
+        [1.0, 1.0, 1.0, 0.0]
     """
 
     num_blocks: int
@@ -59,13 +71,32 @@ class Order(Learned, ABC):
         return -(log_probs.exp() * log_probs.masked_fill(log_probs == -torch.inf, 0)).sum(-1)
 
     def sample(self, shape: tuple[int, ...] = (), generator: torch.Generator | None = None) -> Tensor:
-        """Draw widths (*shape, ...) as integers."""
+        """Draw widths.
+
+        Args:
+            shape: How many draws, such as ``(100,)``; one by default.
+            generator: Draws them; None for torch's own.
+
+        Returns:
+            Whole numbers (*shape, ...) from ``num_always`` to ``num_blocks``.
+        """
         log_probs = self.log_probs().detach()
         log_probs = log_probs.expand(*shape, *log_probs.shape)
         return (log_probs + gumbel_noise(log_probs, generator)).argmax(-1) + self.num_always
 
     def log_prob(self, width: Tensor) -> Tensor:
-        """Log-probability of integer widths (*shape, ...), such as those of ``sample``."""
+        """Log-probability of widths, with gradients for the order's parameters.
+
+        Args:
+            width: Whole numbers (*shape, ...), such as those of ``sample``.
+
+        Returns:
+            Log-probabilities in the same shape.
+
+        Raises:
+            RangeError: If a width is not possible.
+            ShapeError: If the shape does not end in the batch of orders.
+        """
         whole_tensor("width", width)
         if bool(((width < self.num_always) | (width > self.num_blocks)).any()):
             needed = f"between {self.num_always} and {self.num_blocks}"
@@ -79,12 +110,26 @@ class Order(Learned, ABC):
         return log_probs.expand(*index.shape[:-1], -1).gather(-1, index).squeeze(-1)
 
     def masks(self, width: Tensor) -> Tensor:
-        """Ordered masks (*width.shape, K) of ones up to each width and zeros after it, in the dtype of the order."""
+        """Ordered masks: ones up to each width and zeros after it, in the dtype of the order.
+
+        Args:
+            width: Whole numbers, in any shape.
+
+        Returns:
+            Masks (*width.shape, K).
+        """
         blocks = torch.arange(self.num_blocks, device=width.device)
         return (blocks < width.unsqueeze(-1)).to(self.log_probs().dtype)
 
     def divergence(self, prior_keep: float) -> Tensor:
-        """KL in nats from the chain that keeps each next block with probability ``prior_keep`` (BN3's Phi1)."""
+        """KL in nats from the chain that keeps each next block with the same probability (BN3's Phi1).
+
+        Args:
+            prior_keep: That probability, strictly between 0 and 1.
+
+        Returns:
+            The divergences (...), one per order of a batch.
+        """
         log_probs = self.log_probs()
         return categorical_kl(log_probs, _chain(self.num_widths, prior_keep, log_probs.dtype, log_probs.device))
 
@@ -113,7 +158,24 @@ def _chain(num_widths: int, keep: float, dtype: torch.dtype, device: torch.devic
 
 
 def kl(q: Order, p: Order) -> Tensor:
-    """KL(q || p) in nats between two orders over the same blocks; ``q`` may keep more blocks always than ``p``."""
+    """KL(q || p) in nats between two orders over the same blocks.
+
+    Args:
+        q: The posterior; it may keep more blocks always than the prior.
+        p: The prior.
+
+    Returns:
+        The divergences (...), one per order of a batch.
+
+    Raises:
+        ShapeError: If the numbers of blocks differ.
+        RangeError: If the posterior allows a width that the prior does not, which makes the divergence infinite.
+
+    Examples:
+        >>> from nestling.distributions import Geometric, Uniform, kl
+        >>> kl(Uniform(4), Uniform(4)).item(), kl(Uniform(4), Geometric(4, 0.5)).item() > 0
+        (0.0, True)
+    """
     if q.num_blocks != p.num_blocks:
         given = f"orders over {q.num_blocks} and {p.num_blocks} blocks"
         raise ShapeError("q, p", given, "orders over the same blocks", "Build the prior with the group's num_blocks.")

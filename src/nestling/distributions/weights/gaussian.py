@@ -31,7 +31,21 @@ NO_NOISE = -80.0
 
 
 class MultiplicativeGaussian(WeightPosterior):
-    """w = theta (1 + sqrt(alpha) eps) with log alpha free (BN3), clamped to bounds, without gradient outside them."""
+    """w = theta (1 + sqrt(alpha) eps) with log alpha free (BN3), clamped to bounds, without gradient outside them.
+
+    Args:
+        mean: theta, in any shape.
+        log_alpha: log alpha of each weight, broadcastable to the mean.
+
+    Raises:
+        ShapeError: If the scale does not fit the mean.
+
+    Examples:
+        >>> from nestling.distributions import MultiplicativeGaussian
+        >>> posterior = MultiplicativeGaussian(torch.tensor([2.0, -4.0]), torch.tensor(0.0))
+        >>> posterior.std(), posterior.drop_rate()
+        (tensor([2., 4.]), tensor(0.5000))
+    """
 
     log_alpha: Tensor
 
@@ -67,19 +81,33 @@ class MultiplicativeGaussian(WeightPosterior):
         """The divergences of all weights together, piece by piece."""
         return total(divergence, self.log_alpha.expand_as(self.mean), LOG_ALPHA_BOUNDS)
 
-    def spread(self) -> Tensor:
+    def noise_scale(self) -> Tensor:
         """sqrt(alpha) theta."""
         return torch.exp(0.5 * self.bounded_log_alpha()) * self.mean
 
     def perturbed(self, noise: Tensor) -> Tensor:
         """theta (1 + sqrt(alpha) noise)."""
         if is_transformed():
-            return self.mean + self.spread() * noise
+            return self.mean + self.noise_scale() * noise
         return _Perturbed.apply(self.mean, self.log_alpha, noise)  # type: ignore[no-untyped-call,no-any-return]
 
 
 class AdditiveGaussian(WeightPosterior):
-    """w = theta + sigma eps with log sigma^2 free (sparse VD): only the log alpha derived from it is bounded."""
+    """w = theta + sigma eps with log sigma^2 free (sparse VD), so that a weight near zero can keep its noise.
+
+    Args:
+        mean: theta, in any shape.
+        log_sigma2: log sigma^2 of each weight, broadcastable to the mean.
+
+    Raises:
+        ShapeError: If the scale does not fit the mean.
+
+    Examples:
+        >>> from nestling.distributions import AdditiveGaussian
+        >>> posterior = AdditiveGaussian(torch.tensor([0.0, 3.0]), torch.tensor([0.0, 0.0]))
+        >>> posterior.std(), tuple(posterior.sample((5,)).shape)
+        (tensor([1., 1.]), (5, 2))
+    """
 
     rates: ClassVar[Mapping[str, Rate]] = {"log_sigma2": "distributions"}
     log_sigma2: Tensor
@@ -119,7 +147,7 @@ class AdditiveGaussian(WeightPosterior):
         """sigma."""
         return torch.exp(0.5 * self.log_sigma2).expand_as(self.mean)
 
-    def spread(self) -> Tensor:
+    def noise_scale(self) -> Tensor:
         """sigma."""
         return self.std()
 

@@ -35,6 +35,16 @@ class WeightPosterior(Moving, Learned, ABC):
 
     A family says how it starts from a plain weight and how its parameters are trained (``rate``, ``rates``). The
     defaults ``sampling`` and ``kappa`` say how weights are drawn, and how their divergence is weighted.
+
+    Attributes:
+        mean: theta, in the shape of the weight.
+        scale: The parameter of the noise: log alpha or log sigma^2.
+
+    Examples:
+        >>> from nestling.distributions import AdditiveGaussian, WeightPosterior, hierarchical_kl
+        >>> posterior = AdditiveGaussian.from_weight(torch.nn.Parameter(torch.ones(2, 3)))
+        >>> isinstance(posterior, WeightPosterior), tuple(posterior.divergences(hierarchical_kl).shape)
+        (True, (2, 3))
     """
 
     rate: ClassVar[Rate] = "weights"
@@ -46,7 +56,14 @@ class WeightPosterior(Moving, Learned, ABC):
     @classmethod
     @abstractmethod
     def from_weight(cls, weight: nn.Parameter) -> Self:
-        """The initial posterior for training, whose mean is the weight of a plain layer."""
+        """The initial posterior for training, whose mean is the weight of a plain layer.
+
+        Args:
+            weight: The parameter, which the posterior takes over.
+
+        Returns:
+            A posterior with little noise.
+        """
 
     def __init__(self, mean: Tensor, scale_name: str, scale: Tensor) -> None:
         super().__init__()
@@ -99,14 +116,22 @@ class WeightPosterior(Moving, Learned, ABC):
         """Standard deviation of each weight."""
 
     def sample(self, shape: tuple[int, ...] = (), generator: torch.Generator | None = None) -> Tensor:
-        """Draw weights (*shape, *mean.shape), differentiable in the parameters."""
+        """Draw weights, differentiable in the parameters.
+
+        Args:
+            shape: How many draws, such as ``(5,)``; one by default.
+            generator: Draws the noise; None for torch's own.
+
+        Returns:
+            Weights (*shape, *mean.shape).
+        """
         noise = normal_noise(self.mean.expand(*shape, *self.mean.shape), generator)
         if torch.is_grad_enabled():
             return self.perturbed(noise)
-        return torch.addcmul(self.mean, self.known("spread", self.spread), noise)
+        return torch.addcmul(self.mean, self.known("noise_scale", self.noise_scale), noise)
 
     @abstractmethod
-    def spread(self) -> Tensor:
+    def noise_scale(self) -> Tensor:
         """The factor of the noise in a sample: the standard deviation, up to a sign that does not matter."""
 
     @abstractmethod
@@ -132,7 +157,14 @@ class WeightPosterior(Moving, Learned, ABC):
         self._kept_results.clear()
 
     def divergences(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:
-        """The divergence of each weight from its prior; families without a prior use ``divergence`` of log alpha."""
+        """The divergence of each weight from its prior.
+
+        Args:
+            divergence: A function of log alpha, for families without a prior of their own.
+
+        Returns:
+            A tensor in the shape of the mean, in nats.
+        """
         return divergence(self.bounded_log_alpha().expand_as(self.mean))
 
     def total(self, divergence: Callable[[Tensor], Tensor]) -> Tensor:
@@ -164,12 +196,38 @@ class _Variance(torch.autograd.Function):
 
 
 def to_log_sigma2(mean: Tensor, log_alpha: Tensor) -> Tensor:
-    """log sigma^2 = log alpha + log theta^2, exact for any weight except zero (see ``_log_square``)."""
+    """log sigma^2 = log alpha + log theta^2, exact for any weight except zero.
+
+    Args:
+        mean: theta. At zero its logarithm is that of the smallest normal number, with zero gradient.
+        log_alpha: log alpha, broadcastable to it.
+
+    Returns:
+        log sigma^2 of each weight.
+
+    Examples:
+        >>> from nestling.distributions import to_log_sigma2
+        >>> round(to_log_sigma2(torch.tensor(-3.0), torch.tensor(0.0)).exp().item(), 4)
+        9.0
+    """
     return log_alpha + _log_square(mean)
 
 
 def to_log_alpha(mean: Tensor, log_sigma2: Tensor) -> Tensor:
-    """log alpha = log sigma^2 - log theta^2, exact for any weight except zero, and without bounds."""
+    """log alpha = log sigma^2 - log theta^2, exact for any weight except zero, and without bounds.
+
+    Args:
+        mean: theta. At zero its logarithm is that of the smallest normal number, with zero gradient.
+        log_sigma2: log sigma^2, broadcastable to it.
+
+    Returns:
+        log alpha of each weight.
+
+    Examples:
+        >>> from nestling.distributions import to_log_alpha
+        >>> round(to_log_alpha(torch.tensor(-3.0), torch.tensor(0.0)).exp().item(), 4)
+        0.1111
+    """
     return log_sigma2 - _log_square(mean)
 
 

@@ -26,15 +26,7 @@ class Axis:
 
     def share(self, value: float) -> float:
         """Where a value lies between the ends, from 0 to 1."""
-        low, high, at = (
-            (math.log(v) for v in (self.low, self.high, value))
-            if self.is_log
-            else (
-                self.low,
-                self.high,
-                value,
-            )
-        )
+        low, high, at = (math.log(v) if self.is_log else v for v in (self.low, self.high, value))
         return (at - low) / (high - low)
 
 
@@ -47,13 +39,13 @@ def linear_axis(
     tight: bool = False,
 ) -> Axis:
     """An axis over some values, with a margin unless it is ``tight``, and never beyond the bounds ``within``."""
-    found = list(values) or [0.0, 1.0]
-    low, high = min(found), max(found)
-    spread = max(high - low, _LEAST_SPREAD, 1e-3 * abs(high))
-    margin = 0.0 if tight else _MARGIN * spread
+    numbers = list(values) or [0.0, 1.0]
+    low, high = min(numbers), max(numbers)
+    extent = max(high - low, _LEAST_SPREAD, 1e-3 * abs(high))
+    margin = 0.0 if tight else _MARGIN * extent
     low, high = max(within[0], low - margin), min(within[1], high + margin)
-    if high - low < spread / 2:
-        low, high = low - spread, high + spread
+    if high - low < extent / 2:
+        low, high = low - extent, high + extent
     ticks = tuple(_round_numbers(low, high))
     is_clear = all(write(one) != write(other) for one, other in pairwise(ticks))
     return Axis(label, low, high, write if is_clear else _in_full, ticks)
@@ -61,8 +53,8 @@ def linear_axis(
 
 def log_axis(label: str, values: Iterable[float], write: Callable[[float], str]) -> Axis:
     """An axis of powers over some values, all above zero, with a margin."""
-    found = list(values)
-    low, high = min(found), max(found)
+    numbers = list(values)
+    low, high = min(numbers), max(numbers)
     factor = max((high / low) ** _MARGIN, 1.05)
     low, high = low / factor, high * factor
     ticks = [

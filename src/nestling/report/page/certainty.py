@@ -44,7 +44,7 @@ def certainty_section(choice: Choice, foreign_name: str) -> Html:
             "Is it as often right as it says?",
             _INTERVALS if "intervals" in choice.networks[-1].scores else RELIABILITY,
             by_network(
-                [reliability(f"reliability-{n}", own.scores, own.measured) for n, own in enumerate(choice.networks)],
+                [reliability(f"reliability-{n}", each.scores, each.measured) for n, each in enumerate(choice.networks)],
                 choice.first,
             ),
         ),
@@ -88,11 +88,11 @@ def reliability(name: str, scores: Mapping[str, Any], measured: Measured | None)
     parts = [frame.drawn(), path([frame.place((0.0, 0.0)), frame.place((1.0, 1.0))], "guess", "2 4")]
     series = [(points, "circle", "s0", "")] + ([(after, "square", "s1 open", "5 3")] if after else [])
     total = sum(count for *_, count in points)
-    for own, kind, class_, dash in series:
-        places = [frame.place((confidence, right)) for confidence, right, _ in own]
-        often = [at for at, (*_, count) in zip(places, own, strict=True) if count >= _OFTEN * total]
+    for curve, kind, class_, dash in series:
+        places = [frame.place((confidence, right)) for confidence, right, _ in curve]
+        often = [at for at, (*_, count) in zip(places, curve, strict=True) if count >= _OFTEN * total]
         parts.append(path(often, f"line thin {class_}", dash))
-        for at, (*_, count) in zip(places, own, strict=True):
+        for at, (*_, count) in zip(places, curve, strict=True):
             parts.append(marker(kind, at, f"mark {class_}", max(_LEAST, _LARGEST * (count / total) ** 0.5)))
     error = ECE.written(ECE.of(scores))
     entries = [(f"as it is: calibration error {error}", "circle", "s0", "")]
@@ -116,7 +116,7 @@ def _points(scores: Mapping[str, Any]) -> list[tuple[float, float, float]]:
             return [(float(a), float(b), float(n)) for a, b, n in zip(*columns, strict=False) if n > 0]
     intervals = scores.get("intervals")
     if isinstance(intervals, Mapping) and all(map(is_number, intervals.values())):
-        with suppress(ValueError):  # the file is a stranger's, and its keys are no numbers
+        with suppress(ValueError):  # the file is somebody else's, and its keys are no numbers
             return sorted((float(nominal), float(share), 1.0) for nominal, share in intervals.items())
     return []
 
@@ -216,8 +216,8 @@ def _means(measured: Measured, foreign_name: str) -> list[tuple[str, int, float,
     if measured.foreign is not None:
         kinds.append((foreign_name, measured.foreign, None))
     means = []
-    for label, own, chosen in kinds:
-        parts = [part if chosen is None else part[chosen] for part in (own.aleatoric, own.epistemic)]
+    for label, answers, chosen in kinds:
+        parts = [part if chosen is None else part[chosen] for part in (answers.aleatoric, answers.epistemic)]
         if len(parts[0]):
             means.append((label, len(parts[0]), float(parts[0].mean()), float(parts[1].mean())))
     return means

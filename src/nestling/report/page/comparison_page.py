@@ -30,7 +30,8 @@ Point = tuple[Cost, Mapping[str, Any]]
 def comparison_page(reports: Sequence[Report], prunings: Sequence[PruningRecord], made_here: str) -> str:
     """The page as text; pictures have room for the first few runs, tables have all."""
     runs = [
-        OtherNetworks(report.title, [(own.cost, own.scores) for own in report.choice.networks]) for report in reports
+        OtherNetworks(report.title, [(network.cost, network.scores) for network in report.choice.networks])
+        for report in reports
     ]
     series = [*runs, *(pruning.series for pruning in prunings)]
     metric = quality_of(series[0].points[-1][1])
@@ -84,12 +85,12 @@ def _budgets(series: Sequence[OtherNetworks]) -> list[float]:
 
 def _under(one: OtherNetworks, budget: float, metric: Metric) -> int | None:
     """The number of the best network of a series within a budget, if there is one."""
-    found = [
+    fitting = [
         (value if metric.higher_is_better else -value, -cost, number)
         for number, (price, scores) in enumerate(one.points)
         if (cost := BY.of(price)) is not None and cost <= budget and (value := metric.of(scores)) is not None
     ]
-    return max(found)[2] if found else None
+    return max(fitting)[2] if fitting else None
 
 
 def _columns(metric: Metric) -> list[Metric]:
@@ -102,7 +103,7 @@ def _cells(point: Point | None, metric: Metric) -> list[str]:
         return ["-"] * (len(_columns(metric)) + len(SIZES))
     price, scores = point
     return [
-        *(own.written(own.of(scores)) for own in _columns(metric)),
+        *(column.written(column.of(scores)) for column in _columns(metric)),
         *(size.written(size.of(price)) for size in SIZES),
     ]
 
@@ -120,26 +121,26 @@ def _words(series: Sequence[OtherNetworks], budget: float, metric: Metric) -> di
 def _answer(
     reports: Sequence[Report], series: Sequence[OtherNetworks], best: Sequence[int | None], metric: Metric
 ) -> str:
-    found = [
+    ranked = [
         (value if metric.higher_is_better else -value, one.label, value)
         for one, number in zip(series, best, strict=True)
         if number is not None and (value := metric.of(one.points[number][1])) is not None
     ]
-    if not found:
+    if not ranked:
         return "None of them has scores."
     if len({str(report.run.data.get("fingerprint")) for report in reports}) > 1:
         return "They were trained on different data, so that their scores are not of the same task."
-    found.sort(key=lambda one: (-one[0], one[1]))
-    _, name, value = found[0]
+    ranked.sort(key=lambda one: (-one[0], one[1]))
+    _, name, value = ranked[0]
     words = f"Without a limit {name} has the best {metric.name}, {metric.written(value)}"
-    if len(found) > 1:
-        words += f"; {found[1][1]} follows with {metric.written(found[1][2])}"
+    if len(ranked) > 1:
+        words += f"; {ranked[1][1]} follows with {metric.written(ranked[1][2])}"
     return f"{words}. The slider sets a limit."
 
 
 def _table(series: Sequence[OtherNetworks], best: Sequence[int | None], metric: Metric) -> Html:
     """The best network of each under the chosen budget."""
-    names = [*(own.name for own in _columns(metric)), *(size.name for size in SIZES)]
+    names = [*(column.name for column in _columns(metric)), *(size.name for size in SIZES)]
     rows = []
     for row, (one, number) in enumerate(zip(series, best, strict=True)):
         cells = _cells(None if number is None else one.points[number], metric)
@@ -157,23 +158,23 @@ def _table(series: Sequence[OtherNetworks], best: Sequence[int | None], metric: 
 
 def _curves(series: Sequence[OtherNetworks], metric: Metric, budgets: Sequence[float]) -> Html:
     metrics = [
-        own
-        for own in (metric, ECE, AUROC)
-        if any(own.of(scores) is not None for one in series for _, scores in one.points)
+        each
+        for each in (metric, ECE, AUROC)
+        if any(each.of(scores) is not None for one in series for _, scores in one.points)
     ]
     panels = []
-    for own in metrics:
-        frame = frame_of(own, BY, series)
+    for each in metrics:
+        frame = frame_of(each, BY, series)
         marks = []
         for one in series[:MOST_SERIES]:
             places = []
             for budget in budgets:
                 number = _under(one, budget, metric)
                 price, scores = one.points[number] if number is not None else (None, {})
-                value, cost = own.of(scores), None if price is None else BY.of(price)
+                value, cost = each.of(scores), None if price is None else BY.of(price)
                 places.append(None if value is None or cost is None else frame.place((cost, value)))
             marks.append(chosen(places))
-        panels.append(panel(own, BY, frame, series, marks))
+        panels.append(panel(each, BY, frame, series, marks))
     rows = [
         (f"{one.label} {number}", price, scores)
         for one in series
@@ -193,9 +194,9 @@ def _training(reports: Sequence[Report]) -> Html:
     """The validation of the widest cut of each run, and its loss, epoch by epoch."""
     lines, losses, metric = {}, {}, NLL
     for report in reports:
-        own, metric = by_width(report.run.log)
-        if own:
-            lines[report.title] = own[max(own, key=_fraction)]
+        widths, metric = by_width(report.run.log)
+        if widths:
+            lines[report.title] = widths[max(widths, key=_fraction)]
             losses[report.title] = log_line(report.run.log, "nll")
     if not lines:
         return empty("No run has a log.")

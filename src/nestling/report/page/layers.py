@@ -43,7 +43,7 @@ def layers_at(nested: Nested, cuts: Sequence[Cut]) -> list[Layer]:
             continue
         path = plain.removesuffix(_WEIGHT)
         axis = 1 if isinstance(modules.get(path), _BY_SECOND_AXIS) else 0
-        kept = tuple(0 if plain in gone else own.get(name, tensor).shape[axis] for own, gone in smaller)
+        kept = tuple(0 if plain in gone else tensors.get(name, tensor).shape[axis] for tensors, gone in smaller)
         layers.append(Layer(path, kept, tensor.shape[axis]))
     return layers
 

@@ -64,12 +64,12 @@ def _orders(nested: Nested, choice: Choice) -> Html:
             empty("Nothing was learned here."),
         )
     strips, rows = [], []
-    for number, (name, own) in enumerate(probs.items()):
+    for number, (name, keep_probs) in enumerate(probs.items()):
         widths = [network.cut[name] for network in choice.networks]
-        expected = f"{sum(own):.1f} of {len(own)} blocks expected"
-        drawn = _strip(f"order-{number}", f"{name}: keep probabilities, {expected}", own, widths, choice.first)
+        expected = f"{sum(keep_probs):.1f} of {len(keep_probs)} blocks expected"
+        drawn = _strip(f"order-{number}", f"{name}: keep probabilities, {expected}", keep_probs, widths, choice.first)
         strips.append(element("li", element("strong", name), element("span", expected), drawn))
-        rows.append([name, f"{sum(own):.2f}", " ".join(f"{probability:.3f}" for probability in own)])
+        rows.append([name, f"{sum(keep_probs):.2f}", " ".join(f"{probability:.3f}" for probability in keep_probs)])
     kind = "learned" if _is_learned(nested) else "fixed, not learned,"
     about = (
         f"One bar per block, as high as the {kind} probability of keeping it. Filled blocks are those that the chosen "
@@ -102,12 +102,12 @@ def training_figures(log: Log, prefix: str = "log") -> list[Html]:
     lines, metric = by_width(log)
     several = len(lines) > 1
     title = f"Validation {metric.name}{' by width' if several else ''}"
-    found = [
+    figures = [
         lines_figure(
             title,
             "One line per cut, from the narrowest on." if several else "After each epoch.",
             f"{prefix}-by-width",
-            {f"cut {name}": own for name, own in lines.items()},
+            {f"cut {name}": line for name, line in lines.items()},
             metric.on_axis,
             metric.written,
         )
@@ -115,15 +115,14 @@ def training_figures(log: Log, prefix: str = "log") -> list[Html]:
     for key, title, about in _OTHERS:
         points = log_line(log, key)
         if points and any(value for _, value in points):
-            found.append(lines_figure(title, about, f"{prefix}-{key}", {title: points}, _short, _short))
-    figures = _figures_of(log)
-    found += [
+            figures.append(lines_figure(title, about, f"{prefix}-{key}", {title: points}, _short, _short))
+    figures += [
         lines_figure(
-            f"{name} by epoch", "Of the network after each epoch.", f"{prefix}-own-{n}", {name: own}, _short, _short
+            f"{name} by epoch", "Of the network after each epoch.", f"{prefix}-own-{n}", {name: line}, _short, _short
         )
-        for n, (name, own) in enumerate(figures.items())
+        for n, (name, line) in enumerate(_figures_of(log).items())
     ]
-    return found
+    return figures
 
 
 _OTHERS = (
@@ -161,16 +160,16 @@ def by_width(log: Log) -> tuple[dict[str, list[tuple[float, float]]], Metric]:
 
 def log_line(log: Log, key: str) -> list[tuple[float, float]]:
     """The values that a log has under a key, epoch by epoch."""
-    found = [line for line in log if is_number(line.get(key)) and is_number(line.get("epoch"))]
-    return [(float(line["epoch"]), float(line[key])) for line in found]
+    logged = [line for line in log if is_number(line.get(key)) and is_number(line.get("epoch"))]
+    return [(float(line["epoch"]), float(line[key])) for line in logged]
 
 
 def _figures_of(log: Log) -> dict[str, list[tuple[float, float]]]:
     """The figures that the caller of ``train`` had computed, such as the sparsity of a pruning."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for line in log:
-        own = line.get("figures")
-        for name, value in own.items() if isinstance(own, Mapping) else ():
+        figures = line.get("figures")
+        for name, value in figures.items() if isinstance(figures, Mapping) else ():
             if is_number(value) and is_number(line.get("epoch")):
                 lines.setdefault(str(name), []).append((float(line["epoch"]), float(value)))
     return dict(list(lines.items())[:4])
@@ -185,18 +184,18 @@ def lines_figure(
     step = max(1, -(-len(lines) // _MOST_LINES))
     names = list(lines)
     shown = names if len(names) <= _MOST_LINES else [*names[:-1:step], names[-1]][-_MOST_LINES:]
-    points = [point for own in shown for point in lines[own]]
+    points = [point for label in shown for point in lines[label]]
     frame = Frame(_epochs([epoch for epoch, _ in points]), linear_axis(title, [value for _, value in points], on_axis))
     parts, entries = [frame.drawn()], []
-    for number, own in enumerate(shown):
-        places = [frame.place(point) for point in lines[own]]
+    for number, label in enumerate(shown):
+        places = [frame.place(point) for point in lines[label]]
         every = max(1, len(places) // 12)
         parts.append(path(places, f"line s{number}", DASHES[number]))
         parts += [marker(MARKERS[number], at, f"mark s{number}", 3.2) for at in [*places[:-1:every], places[-1]]]
-        entries.append((own, MARKERS[number], f"s{number}", DASHES[number]))
-    epochs = sorted({epoch for own in lines.values() for epoch, _ in own})
-    values = {own: dict(points) for own, points in lines.items()}
-    rows = [[plain(e), *(written(values[own][e]) if e in values[own] else "-" for own in names)] for e in epochs]
+        entries.append((label, MARKERS[number], f"s{number}", DASHES[number]))
+    epochs = sorted({epoch for line in lines.values() for epoch, _ in line})
+    values = {label: dict(points) for label, points in lines.items()}
+    rows = [[plain(e), *(written(values[label][e]) if e in values[label] else "-" for label in names)] for e in epochs]
     numbers = html_table(["epoch", *names], rows)
     drawn = picture(name, title, parts)
     key = legend(entries) if len(entries) > 1 else html()

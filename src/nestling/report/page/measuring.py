@@ -110,8 +110,8 @@ def _answers(prediction: Prediction, target: Tensor | None) -> Answers:
 
 def _joined(batches: list[Answers]) -> Answers:
     def column(name: str) -> Tensor | None:
-        found = [getattr(batch, name) for batch in batches]
-        return None if found[0] is None else torch.cat(found)
+        columns_of_batches = [getattr(batch, name) for batch in batches]
+        return None if columns_of_batches[0] is None else torch.cat(columns_of_batches)
 
     columns: Mapping[str, Any] = {name: column(name) for name in vars(batches[0])}
     return Answers(**columns)

@@ -31,10 +31,15 @@ class Metric:
             by = scores.get("by")
             first = next(iter(by.values()), None) if isinstance(by, Mapping) else None
             bounds = first.get("bounds") if isinstance(first, Mapping) else None
-        found = bounds.get(self.key) if isinstance(bounds, Mapping) else None
-        if isinstance(found, list | tuple) and len(found) == 2 and all(map(is_number, found)):
-            return float(found[0]), float(found[1])
+        limits = bounds.get(self.key) if isinstance(bounds, Mapping) else None
+        if isinstance(limits, list | tuple) and len(limits) == 2 and all(map(is_number, limits)):
+            return float(limits[0]), float(limits[1])
         return None
+
+    def between(self, scores: Mapping[str, Any]) -> str:
+        """The score's interval as text; nothing if it was not measured."""
+        limits = self.bounds_of(scores)
+        return "" if limits is None else f"{self.written(limits[0])} to {self.written(limits[1])}"
 
     def written(self, value: float | None) -> str:
         """The score as text."""

@@ -102,14 +102,14 @@ def networks_of(
     quiet: bool,
 ) -> Choice:
     """The networks of a run, measured on the sample; without one they have the scores that the run's files hold."""
-    size, found = _of_recipe(run, saved) if curve is None else _of_curve(run, curve)
+    size, unmeasured = _of_recipe(run, saved) if curve is None else _of_curve(run, curve)
     calibrations = {calibration.cut: calibration for calibration in run.calibrations}
     networks = list[Network]()
-    with Progress(len(found), "report", step="network", shown=not quiet) as progress:
-        for network in found:
+    with Progress(len(unmeasured), "report", step="network", shown=not quiet) as progress:
+        for network in unmeasured:
             networks.append(_finished(run, network, sample, calibrations.get(network.cut), samples))
             progress.step()
-            progress.say(f"{network.name} measured ({len(networks)} of {len(found)})")
+            progress.say(f"{network.name} measured ({len(networks)} of {len(unmeasured)})")
     ordered = sorted(networks, key=lambda network: (size.of(network.cost) or 0.0, network.kept))
     return Choice(tuple(ordered), size, 0 if curve is None else len(curve.tried))
 

@@ -20,7 +20,7 @@ def origin_section(record: Mapping[str, Any], recipe: Recipe, notes: tuple[str, 
     changed = [[name, now, usual] for name, now, usual in _entries(recipe) if now != usual]
     every = [[name, now, usual] for name, now, usual in _entries(recipe)]
     header = ["entry", "this run", "default"]
-    made_by = _mapping(record.get("made_by"))
+    made_by = mapping(record.get("made_by"))
     command = command_of(made_by)
     described = [
         element(
@@ -64,8 +64,8 @@ def _entries(recipe: Recipe) -> list[tuple[str, str, str]]:
 
 
 def _about(record: Mapping[str, Any]) -> list[list[str]]:
-    about, network = _mapping(record.get("data")), _mapping(record.get("network"))
-    model, nest = _mapping(network.get("model")), _mapping(network.get("nest"))
+    about, network = mapping(record.get("data")), mapping(record.get("network"))
+    model, nest = mapping(network.get("model")), mapping(network.get("nest"))
     rows = {
         "data": about.get("name") or "loaders of yours",
         "task": about.get("task"),
@@ -87,7 +87,8 @@ def _versions(made_by: Mapping[str, Any]) -> list[list[str]]:
     return [[name, short(made_by[name])] for name in names if name in made_by]
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def mapping(value: object) -> Mapping[str, Any]:
+    """A value of a record that should be a dictionary; an empty one if it is none."""
     return value if isinstance(value, Mapping) else {}
 
 

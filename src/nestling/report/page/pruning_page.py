@@ -9,13 +9,13 @@ from typing import Any
 from nestling.delivery import ABOUT_FILE
 from nestling.errors import NestlingError, RunError
 from nestling.markup import Html, element, html, html_table
-from nestling.pruning import PRUNED_FILE
+from nestling.pruning import PRUNED_FILE, LayerReport
 from nestling.report.page.certainty import RELIABILITY, reliability
 from nestling.report.page.document import document, summary
 from nestling.report.page.layers import layers_figure
 from nestling.report.page.learned import by_width, training_figures
 from nestling.report.page.metrics import ECE, NLL, QUALITIES, SIZES, Metric, is_number, quality_of
-from nestling.report.page.origin import origin_section
+from nestling.report.page.origin import mapping, origin_section
 from nestling.report.page.parts import code, empty, figure, section, tile
 from nestling.report.page.tradeoff import OtherNetworks
 from nestling.running import Cost
@@ -24,15 +24,6 @@ from nestling.training import RECIPE_FILE, Recipe, log_of
 
 STAGES = ("pretrain", "prune", "dependent")
 """The folders of the stages of a pruning, each of them a run."""
-
-
-@dataclass(frozen=True)
-class Layer:
-    """How many of the weights or units of a layer are kept."""
-
-    name: str
-    kept: int
-    total: int
 
 
 @dataclass(frozen=True)
@@ -45,7 +36,7 @@ class PruningRecord:
     threshold: float
     before: Cost
     after: Cost
-    layers: Sequence[Layer]
+    layers: Sequence[LayerReport]
     scores: Mapping[str, Any]
     left: Mapping[str, str]
     logs: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
@@ -57,7 +48,9 @@ class PruningRecord:
         path = folder / ABOUT_FILE
         saved = read_json(path)
         try:
-            layers = [Layer(str(own["name"]), int(own["kept"]), int(own["total"])) for own in saved["layers"]]
+            layers = [
+                LayerReport(str(layer["name"]), int(layer["kept"]), int(layer["total"])) for layer in saved["layers"]
+            ]
             if not all(layer.total > 0 for layer in layers) or not isinstance(saved["test"], dict):
                 raise ValueError("a layer without weights, or no scores")
             before, after = (_cost(saved[key]) for key in ("before", "after"))
@@ -73,8 +66,7 @@ class PruningRecord:
     @property
     def data(self) -> Mapping[str, Any]:
         """What is on record of the data."""
-        about = self.record.get("data")
-        return about if isinstance(about, Mapping) else {}
+        return mapping(self.record.get("data"))
 
     @property
     def series(self) -> OtherNetworks:
@@ -155,24 +147,21 @@ def _learned_answer(record: PruningRecord) -> str:
 
 
 def _tiles(record: PruningRecord, metric: Metric) -> Html:
-    found = [
+    figures = [
         (size.name, size.written(size.of(record.after)), f"of {size.written(size.of(record.before))}") for size in SIZES
     ]
     for score in dict.fromkeys((metric, ECE, NLL)):
-        limits = score.bounds_of(record.scores)
-        remark = "" if limits is None else f"{score.written(limits[0])} to {score.written(limits[1])}"
-        found.append((score.name, score.written(score.of(record.scores)), remark))
-    return element("dl", [tile(*entry) for entry in found], class_="tiles")
+        figures.append((score.name, score.written(score.of(record.scores)), score.between(record.scores)))
+    return element("dl", [tile(*entry) for entry in figures], class_="tiles")
 
 
 def _scores(record: PruningRecord) -> Html:
     """The scores as a table."""
     rows = []
     for score in (*QUALITIES, ECE):
-        value, limits = score.of(record.scores), score.bounds_of(record.scores)
+        value = score.of(record.scores)
         if value is not None:
-            between = "-" if limits is None else f"{score.written(limits[0])} to {score.written(limits[1])}"
-            rows.append([score.name, score.written(value), between])
+            rows.append([score.name, score.written(value), score.between(record.scores) or "-"])
     count = record.scores.get("count")
     about = f"Over {count:,} test examples." if isinstance(count, int) else "Over the test examples."
     return figure("Scores", about, html_table(["score", "value", "95% interval"], rows))

@@ -13,7 +13,7 @@ from nestling.report.page.layers import Layer, layers_at
 from nestling.report.page.learned import learned_answer, learned_section
 from nestling.report.page.measuring import Sample
 from nestling.report.page.networks import Choice, Network
-from nestling.report.page.origin import origin_section
+from nestling.report.page.origin import mapping, origin_section
 from nestling.report.page.slider import slider
 from nestling.report.page.taking_out import commands_of, out_answer, out_section
 from nestling.report.page.tradeoff import OtherNetworks, small_answer, tiles, tradeoff_section
@@ -44,9 +44,7 @@ class Report:
     @property
     def subtitle(self) -> str:
         """Data, network and length of the run."""
-        network = self.record.get("network")
-        model = network.get("model") if isinstance(network, Mapping) else None
-        name = model.get("name") if isinstance(model, Mapping) else None
+        name = mapping(mapping(self.record.get("network")).get("model")).get("name")
         data = self.run.data.get("name") or "data of yours"
         epochs = f"{len(self.run.log)} epoch{'' if len(self.run.log) == 1 else 's'}"
         return f"{data} · {name or 'a network of yours'} · {self.run.likelihood} · {epochs}"

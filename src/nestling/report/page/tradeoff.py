@@ -34,14 +34,11 @@ class OtherNetworks:
 def tiles(choice: Choice) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
     """Key, name and explanation of each figure of the chosen network, and per network its value and a remark."""
     whole = choice.networks[-1]
-    found = []
+    figures = []
     for metric in metrics_of(choice):
-        values = []
-        for network in choice.networks:
-            limits = metric.bounds_of(network.scores)
-            remark = "" if limits is None else f"{metric.written(limits[0])} to {metric.written(limits[1])}"
-            values.append((metric.written(metric.of(network.scores)), remark))
-        found.append((metric.key, metric.name, metric.about, values))
+        measured = [network.scores for network in choice.networks]
+        values = [(metric.written(metric.of(scores)), metric.between(scores)) for scores in measured]
+        figures.append((metric.key, metric.name, metric.about, values))
     for size in SIZES:
         most = size.of(whole.cost) or 0.0
         values = []
@@ -49,8 +46,8 @@ def tiles(choice: Choice) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
             value = size.of(network.cost)
             share = f"{value / most:.0%} of whole" if value is not None and most else ""
             values.append((size.written(value), share))
-        found.append((size.key, size.name, "", values))
-    return found
+        figures.append((size.key, size.name, "", values))
+    return figures
 
 
 def metrics_of(choice: Choice) -> list[Metric]:
@@ -71,7 +68,10 @@ def tradeoff_section(choice: Choice, layers: Sequence[Layer], others: Sequence[O
         )
         for key, name, about, values in shown
     ]
-    rows = [(own.name, own.kept[choice.first], own.total, "always whole" if own.is_whole else "") for own in layers]
+    rows = [
+        (layer.name, layer.kept[choice.first], layer.total, "always whole" if layer.is_whole else "")
+        for layer in layers
+    ]
     return section(
         "size",
         "How small can I go?",
@@ -152,8 +152,8 @@ def _drawn(choice: Choice) -> list[Metric]:
 def _panel(choice: Choice, metric: Metric, size: Size, others: Sequence[OtherNetworks]) -> Html:
     values = [metric.of(network.scores) for network in choice.networks]
     limits = [metric.bounds_of(network.scores) for network in choice.networks]
-    own = OtherNetworks("", [(network.cost, network.scores) for network in choice.networks])
-    frame = frame_of(metric, size, [own, *others], [bound for pair in limits if pair is not None for bound in pair])
+    of_run = OtherNetworks("", [(network.cost, network.scores) for network in choice.networks])
+    frame = frame_of(metric, size, [of_run, *others], [bound for pair in limits if pair is not None for bound in pair])
     parts = [_own_line(frame, choice.networks, size, values, limits)]
     return panel(metric, size, frame, others, parts, first=1)
 

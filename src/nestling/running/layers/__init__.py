@@ -19,45 +19,7 @@ from nestling.running.layers.convolution import (
     VariationalConvTranspose3d,
     by_group,
 )
-from nestling.running.layers.layer import VariationalLayer, mean_name, plain_name
+from nestling.running.layers.layer import VariationalLayer, mean_name, plain_name, variational_layers
 from nestling.running.layers.linear import VariationalLinear
-from nestling.running.layers.stochastic import (
-    Stochastic,
-    carrying_moments,
-    check_sampling,
-    drawing,
-    sampled_as,
-)
+from nestling.running.layers.stochastic import Stochastic, carrying_moments, check_sampling, drawing, sampled_as
 from nestling.running.layers.types import LAYERS, LayerType, exact_type, layer_type, sizes_of_weight
-
-__all__ = [
-    "LAYERS",
-    "LayerType",
-    "Sampling",
-    "Stochastic",
-    "VariationalConv1d",
-    "VariationalConv2d",
-    "VariationalConv3d",
-    "VariationalConvTranspose1d",
-    "VariationalConvTranspose2d",
-    "VariationalConvTranspose3d",
-    "VariationalConvolution",
-    "VariationalLayer",
-    "VariationalLinear",
-    "by_group",
-    "carrying_moments",
-    "check_sampling",
-    "convert_layers",
-    "converted_layers",
-    "default_posterior",
-    "drawing",
-    "exact_type",
-    "layer_type",
-    "make_plain",
-    "make_variational",
-    "mean_name",
-    "plain_name",
-    "sampled_as",
-    "shared_weights",
-    "sizes_of_weight",
-]

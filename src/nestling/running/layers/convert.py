@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from nestling.distributions.weights import POSTERIORS, MultiplicativeGaussian, PosteriorName, Sampling, WeightPosterior
-from nestling.running.layers.layer import VariationalLayer
+from nestling.running.layers.layer import VariationalLayer, variational_layers
 from nestling.running.layers.types import exact_type
 from nestling.torch_parts import allow_fast_path, child_store, hand_over_hooks, tensor_stores
 
@@ -61,10 +61,9 @@ def convert_layers(module: nn.Module, layers: Mapping[str, tuple[type[WeightPost
 def converted_layers(module: nn.Module) -> dict[str, tuple[str, Sampling]]:
     """The variational layers of a module, by path: the name of the posterior, and how it is drawn."""
     names = {posterior: name for name, posterior in POSTERIORS.items()}
-    layers = {path: layer for path, layer in module.named_modules() if isinstance(layer, VariationalLayer)}
     return {
         path: (names[type(layer.posterior)], layer.sampling)
-        for path, layer in layers.items()
+        for path, layer in variational_layers(module).items()
         if type(layer.posterior) in names
     }
 
@@ -86,8 +85,7 @@ def _set_fast_paths(module: nn.Module) -> None:
     """Switch off torch's fused kernel for encoder layers that draw weights: it reads weights without calling layers."""
     for encoder in module.modules():
         if isinstance(encoder, nn.TransformerEncoderLayer):
-            drawn = any(isinstance(layer, VariationalLayer) for layer in encoder.modules())
-            allow_fast_path(encoder, not drawn)
+            allow_fast_path(encoder, not variational_layers(encoder))
 
 
 def _swap(module: nn.Module, change: Callable[[str, nn.Module], nn.Module | None]) -> None:

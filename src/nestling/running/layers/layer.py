@@ -83,7 +83,7 @@ class VariationalLayer(Stochastic, ABC):
 
     def draw(self) -> Tensor:
         """One weight for all examples: a draw, or the mean where nothing is drawn."""
-        return self.posterior.sample() if self.draws else self.posterior.mean
+        return self.posterior.sample() if self.is_drawing else self.posterior.mean
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply the operation with a drawn weight, or with the mean."""
@@ -93,7 +93,7 @@ class VariationalLayer(Stochastic, ABC):
         """What ``forward`` does, with the options of the call."""
         if self.mode.carries:
             return self.carry(x, **options)  # type: ignore[return-value]  # which the network takes for a tensor
-        if not self.draws:
+        if not self.is_drawing:
             return self.apply_weight(x, self.posterior.mean, self.bias, **options)
         sampling = self.drawn_as
         if sampling in ("local", "channel"):
@@ -250,3 +250,8 @@ def _noise_again(layer: VariationalLayer, options: dict[str, Any], relative: Ten
 def as_parameter(mean: Tensor) -> nn.Parameter:
     """A mean as the weight of a plain layer: the same parameter if it is one, so that optimisers keep it."""
     return mean if isinstance(mean, nn.Parameter) else nn.Parameter(mean.detach(), requires_grad=mean.requires_grad)
+
+
+def variational_layers(module: nn.Module) -> dict[str, VariationalLayer]:
+    """The variational layers of a module, by path."""
+    return {path: layer for path, layer in module.named_modules() if isinstance(layer, VariationalLayer)}

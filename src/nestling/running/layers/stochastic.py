@@ -20,7 +20,7 @@ class Mode:
     ``sampling`` replaces the sampling of layers with "local" sampling; None does not.
     """
 
-    draws: bool = False
+    is_drawing: bool = False
     sampling: Sampling | None = None
     carries: bool = False
 
@@ -41,15 +41,15 @@ class Stochastic(nn.Module):
         return _modes.get().get(_identity(self), _ORDINARY)
 
     @property
-    def draws(self) -> bool:
+    def is_drawing(self) -> bool:
         """Whether it draws now: inside ``drawing``, and as ``noisy`` says or, if that is None, in train mode."""
-        return self.mode.draws or (self.training if self.noisy is None else self.noisy)
+        return self.mode.is_drawing or (self.training if self.noisy is None else self.noisy)
 
 
 @contextmanager
 def drawing(module: nn.Module) -> Iterator[nn.Module]:
     """Inside the ``with`` statement draw weights and gates in eval mode too."""
-    with _in_changed_mode(module, draws=True):
+    with _in_changed_mode(module, is_drawing=True):
         yield module
 
 
@@ -61,12 +61,12 @@ def sampled_as(module: nn.Module, sampling: Sampling) -> Iterator[None]:
 
 
 @contextmanager
-def carrying_moments(module: nn.Module, draws: int, size: int) -> Iterator[Carrying]:
+def carrying_moments(module: nn.Module, num_draws: int, size: int) -> Iterator[Carrying]:
     """Inside the ``with`` statement variational layers return moments, for a batch of this size.
 
     An operation without a rule for moments gets this many draws.
     """
-    with _in_changed_mode(module, carries=True), carrying(Carrying(draws, size)) as settings:
+    with _in_changed_mode(module, carries=True), carrying(Carrying(num_draws, size)) as settings:
         yield settings
 
 

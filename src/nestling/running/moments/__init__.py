@@ -18,19 +18,3 @@ from nestling.running.moments.moments import (
 )
 from nestling.running.moments.rules import scale_and_shift
 from nestling.running.moments.sources import Direction, arriving, graph_of_means
-
-__all__ = [
-    "Carrying",
-    "Direction",
-    "Moments",
-    "arriving",
-    "carrying",
-    "corrected",
-    "drawn_outputs",
-    "graph_of_means",
-    "in_pairs",
-    "pooling",
-    "register_noise",
-    "rules",
-    "scale_and_shift",
-]

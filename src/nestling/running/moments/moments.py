@@ -85,7 +85,7 @@ class Moments:
         """The mean and the variance of each element before the ReLU of those that are ``rectified``."""
         return self._mean, self._variance
 
-    def draws(self, number: int) -> Tensor:
+    def draw(self, number: int) -> Tensor:
         """Draws of all elements (number * batch, ...): one copy of the batch per draw, in turn.
 
         The second half has the noise of the first half with the opposite sign, so that means are exact; with many draws
@@ -275,13 +275,13 @@ def run_on_draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
     def draw(value: Any) -> Any:  # noqa: ANN401
         if isinstance(value, Moments):
-            return value.draws(copies[value.ndim, len(value)])
+            return value.draw(copies[value.ndim, len(value)])
         if isinstance(value, Tensor) and value.ndim and (value.ndim, len(value)) in copies:
             return value.repeat(copies[value.ndim, len(value)], *[1] * (value.ndim - 1))
         return value
 
-    samples, named = pytree.tree_map(draw, (args, kwargs), is_leaf=is_leaf)
-    return func(*samples, **named)
+    drawn, named = pytree.tree_map(draw, (args, kwargs), is_leaf=is_leaf)
+    return func(*drawn, **named)
 
 
 def rule(*functions: Any) -> Callable[[_F], _F]:  # noqa: ANN401

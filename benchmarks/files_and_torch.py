@@ -1,0 +1,136 @@
+"""How far exported files are from torch: small networks of every kind, at two uniform cuts and an uneven one.
+
+Each file is opened in its own runtime, and runs at batches of 1, 2 and 64 on inputs that are not the example. A line
+has the largest difference between its answers and torch's, as a share of the largest answer. With ``--out`` lines are
+added to a file, and a run goes on where the one before it ended; runtimes that are not installed are left out.
+"""
+
+import argparse
+import json
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from measuring import report
+from torch import Tensor, nn
+
+import nestling as nl
+
+SUFFIXES = {"onnx": ".onnx", "openvino": ".xml", "executorch": ".pte"}
+BUILT: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "lenet_5_caffe": ({}, (1, 28, 28)),
+    "vgg11": ({"width": 0.25}, (3, 32, 32)),
+    "mobilenet_v2": ({"width": 0.25}, (3, 32, 32)),
+    "resnext_cifar": ({"width": 0.125, "base_width": 32, "stream": 0.25}, (3, 32, 32)),
+    "unet": ({"width": 0.125, "out_channels": 2}, (1, 32, 32)),
+}
+CUTS = ("0.5", "0.25", "uneven")
+
+
+class Logits(nn.Module):
+    """A network of Hugging Face transformers, which takes an image and gives logits."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The logits of each image."""
+        logits: Tensor = self.network(pixel_values=images).logits
+        return logits
+
+
+def vision_transformer() -> nn.Module:
+    """A small ViT."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+    return Logits(ViTForImageClassification(ViTConfig(**sizes, image_size=32, patch_size=8, num_labels=10)))
+
+
+def convnext() -> nn.Module:
+    """A small ConvNeXt."""
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    config = ConvNextConfig(num_stages=2, hidden_sizes=[24, 48], depths=[1, 2], patch_size=4, num_labels=10)
+    return Logits(ConvNextForImageClassification(config))
+
+
+OTHERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "vit (transformers)": (vision_transformer, (3, 32, 32)),
+    "convnext (transformers)": (convnext, (3, 32, 32)),
+}
+
+
+def nested_network(name: str) -> nl.Nested:
+    """A network with norms that have been used, nested in four blocks."""
+    torch.manual_seed(0)
+    if name in BUILT:
+        options, shape = BUILT[name]
+        net = nl.models.build(name, **options)
+    else:
+        make, shape = OTHERS[name]
+        net = make()
+    for norm in net.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.running_mean.normal_(0, 0.3)  # type: ignore[union-attr]
+            norm.running_var.uniform_(0.5, 2)  # type: ignore[union-attr]
+            nn.init.uniform_(norm.weight, 0.5, 1.5)
+            nn.init.normal_(norm.bias, 0, 0.3)
+    example = torch.randn(2, *shape)
+    return nl.nest(net.eval(), example, weights=None, order="uniform", num_blocks=4, num_always=1).eval()
+
+
+def cut_of(nested: nl.Nested, name: str) -> float | dict[str, int]:
+    """A share of every group, or widths of groups that have nothing to do with each other, as a search finds them."""
+    if name != "uneven":
+        return float(name)
+    chance = random.Random(2)
+    return {group.name: chance.randint(group.num_always, group.num_blocks) for group in nested.groups.free}
+
+
+def differences(done: set[tuple[str, str, str]]) -> Iterator[dict[str, object]]:
+    """A line per network, cut and format that is not done."""
+    for name in (*BUILT, *OTHERS):
+        rows = [(cut, to) for to in SUFFIXES for cut in CUTS if (name, cut, to) not in done]
+        nested = nested_network(name) if rows else None
+        for cut, to in rows:
+            assert nested is not None
+            line: dict[str, object] = {"network": name, "cut": cut, "to": to}
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / f"network{SUFFIXES[to]}"
+                try:
+                    made = nl.export(nested, path, cut=cut_of(nested, cut), to=to, compare=False)
+                except nl.NestlingError as error:
+                    if "is not installed" in str(error):
+                        continue
+                    line["refused"] = str(error)
+                else:
+                    line |= {"kept": round(made.about["kept"], 3), "difference": float(f"{made.difference:.2g}")}
+            yield line
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    text = asked.out.read_text() if asked.out is not None and asked.out.exists() else ""
+    found_before: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
+    lines = [line for line in found_before if "difference" in line]
+    for line in differences({(line["network"], line["cut"], line["to"]) for line in lines}):
+        lines.append(line)
+        if asked.out is not None:
+            with asked.out.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+    for to in SUFFIXES:
+        own = [line for line in lines if line["to"] == to]
+        found = {f"{line['network']} at {line['cut']}": line.get("difference", "refused") for line in own}
+        report(f"the largest difference from torch, {to}", **found)
+
+
+if __name__ == "__main__":
+    main()
