@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from nestling.service.options import Serving
     from nestling.service.server import serve
     from nestling.service.torch_engine import TorchEngine
-    from nestling.service.width import Calibrated, Width
 
 __all__ = ["Engine", "FileEngine", "Serving", "TorchEngine", "application", "serve"]
 
