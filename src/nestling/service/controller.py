@@ -121,6 +121,7 @@ def chosen(law: Law, state: State, load: Load, times: Sequence[BatchTime], now: 
         The next state. If no width can hold the target, the narrowest.
 
     Examples:
+        >>> from nestling.service.controller import BatchTime, Law, Load, State, chosen
         >>> law, times = Law(target=0.1, max_batch=8), [BatchTime(0.001, 0.001), BatchTime(0.001, 0.01)]
         >>> chosen(law, State(1), Load(waiting=40, waited=0.05, rate=300.0), times, now=0.0).width
         0
