@@ -47,16 +47,17 @@ def vision_transformer() -> nn.Module:
     """A small ViT."""
     from transformers import ViTConfig, ViTForImageClassification
 
-    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
-    return Logits(ViTForImageClassification(ViTConfig(**sizes, image_size=32, patch_size=8, num_labels=10)))
+    sizes: dict[str, Any] = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 96, "image_size": 32, "patch_size": 8, "num_labels": 10}
+    return Logits(ViTForImageClassification(ViTConfig(**sizes)))
 
 
 def convnext() -> nn.Module:
     """A small ConvNeXt."""
     from transformers import ConvNextConfig, ConvNextForImageClassification
 
-    config = ConvNextConfig(num_stages=2, hidden_sizes=[24, 48], depths=[1, 2], patch_size=4, num_labels=10)
-    return Logits(ConvNextForImageClassification(config))
+    sizes: dict[str, Any] = {"num_stages": 2, "hidden_sizes": [24, 48], "depths": [1, 2], "num_labels": 10}
+    return Logits(ConvNextForImageClassification(ConvNextConfig(**sizes)))
 
 
 OTHERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {

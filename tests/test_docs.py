@@ -163,7 +163,7 @@ def test_the_commands_of_the_pages_can_be_parsed(monkeypatch, capsys):
     texts = [re.sub(r" \\\n +", " ", page.read_text()) for page in PAGES]  # a long command goes on in the next line
     lines = [found[1] for text in texts for found in COMMAND.finditer(text)]
     assert len(lines) >= 3
-    for name in ("train", "evaluate", "search", "extract", "export", "predict", "prune", "report", "cascade", "data"):
+    for name in "train evaluate search extract export predict prune report cascade serve data".split():
         monkeypatch.setattr(commands, name, lambda *_, **__: "parsed")
     monkeypatch.setattr("nestling.demo.demo", lambda *_, **__: "parsed")
     monkeypatch.setattr(sys, "path", sys.path[:])

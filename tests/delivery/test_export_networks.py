@@ -61,6 +61,18 @@ def cut_of(nested, cut):
     return uneven if cut == "uneven" else cut
 
 
+@pytest.mark.parametrize(("name", "cut"), CASES if SOAK else [("lenet_5_caffe", "uneven"), ("encoder", 0.5)])
+def test_openvino_answers_what_the_network_does_at_the_cut(name, cut, tmp_path):
+    pytest.importorskip("openvino")
+    nested, wanted = nested_network(name), cut_of(nested_network(name), cut)
+    nl.export(nested, tmp_path / "network.xml", cut=wanted, to="openvino", compare=False)
+    x = torch.randn(5, *nested.example[0][0].shape[1:])
+    with torch.no_grad(), nested.at(wanted):
+        expected = nested(x).numpy()
+    found = nl.runtime.open(tmp_path / "network.xml").predict(x.numpy())["output"]
+    assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
 @pytest.mark.parametrize(("name", "cut"), CASES if SOAK else FEW)
 def test_a_file_answers_what_the_network_does_at_the_cut(name, cut, tmp_path):
     nested = nested_network(name)
