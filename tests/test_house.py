@@ -186,7 +186,7 @@ def private_parts_of_torch(path: Path) -> list[str]:
     """The lines of a file that import, read, override or spell a private part of torch, or an experimental one."""
     tree = ast.parse(path.read_text())
     members = [node for part in ast.walk(tree) if isinstance(part, ast.ClassDef) for node in part.body]
-    methods = [node for node in members if isinstance(node, ast.FunctionDef)]
+    methods = [node for node in members if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     own = {node.name for node in methods} | {node.target.id for node in members if isinstance(node, ast.AnnAssign)}
     own |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
     own -= private_names_of_torch()

@@ -44,8 +44,10 @@ def test_many_requests_at_mixed_widths_are_those_of_a_single_one(widths_file):
         service,
     ):
         sizes = []
-        run = service.dispatcher.engine.run
-        service.dispatcher.engine.run = lambda width, inputs: sizes.append(len(inputs["images"])) or run(width, inputs)
+        run = service.intake.dispatcher.engine.run
+        service.intake.dispatcher.engine.run = lambda width, inputs: (
+            sizes.append(len(inputs["images"])) or run(width, inputs)
+        )
         with client.InferenceServerClient(address, concurrency=32, connection_timeout=60, network_timeout=60) as triton:
             pending = []
             for name, x in asked:

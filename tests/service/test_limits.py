@@ -67,7 +67,7 @@ def error_of(found, status):
 
 def test_beyond_the_queue_there_is_429():
     with served(queue=4, max_batch=2) as (address, service):
-        service.dispatcher.engine.pause = 0.1
+        service.intake.dispatcher.engine.pause = 0.1
         with ThreadPoolExecutor(24) as pool:
             found = list(pool.map(lambda _: ask(address, "POST", INFER, infer_body(images(1))), range(24)))
         statuses = [status for status, _, _ in found]
@@ -75,12 +75,12 @@ def test_beyond_the_queue_there_is_429():
         assert all(headers["Retry-After"] == "1" for status, headers, _ in found if status == 429)
         text = ask(address, "GET", "/metrics")[2].decode()
         assert f'nestling_requests_total{{route="infer",status="429"}} {statuses.count(429)}' in text
-        assert service.dispatcher.waiting == 0
+        assert service.intake.dispatcher.waiting == 0
 
 
 def test_open_requests_are_limited():
     with served(max_requests=2) as (address, service):
-        service.dispatcher.engine.pause = 0.2
+        service.intake.dispatcher.engine.pause = 0.2
         with ThreadPoolExecutor(6) as pool:
             found = list(pool.map(lambda _: ask(address, "POST", INFER, infer_body(images(1))), range(6)))
         assert {status for status, _, _ in found} == {200, 429}
@@ -216,7 +216,7 @@ def test_sigterm_loses_nothing_that_was_taken():
 def test_while_it_stops_it_finishes_and_takes_nothing_new():
     found = {}
     with served() as (address, service):
-        engine = service.dispatcher.engine
+        engine = service.intake.dispatcher.engine
         engine.pause, engine.batches = 0.5, []
 
         def send():
@@ -225,7 +225,7 @@ def test_while_it_stops_it_finishes_and_takes_nothing_new():
         thread = threading.Thread(target=send)
         thread.start()
         wait_until(lambda: engine.batches)
-        service.draining = True
+        service.intake.draining = True
         assert "stopping" in error_of(ask(address, "POST", INFER, infer_body(images(1))), 503)
         assert ask(address, "GET", "/v2/health/ready")[0] == 503
         assert ask(address, "GET", "/v2/health/live")[0] == 200

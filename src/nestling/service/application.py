@@ -1,17 +1,14 @@
 """The application: the routes of a service, for any server that speaks ASGI."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from nestling.errors import ArgumentError
 from nestling.service.dispatcher import Dispatcher
 from nestling.service.engine import Engine
 from nestling.service.gate import Gate
+from nestling.service.intake import Intake
 from nestling.service.metrics import Metrics
 from nestling.service.options import Serving
-from nestling.service.refusals import Refused
 
 
 def application(
@@ -49,59 +46,18 @@ def application(
 
 
 class Service:
-    """A network behind HTTP, as an ASGI application; ``draining`` is true once it takes no more requests."""
+    """A network behind HTTP, as an ASGI application."""
 
     def __init__(self, engine: Engine, name: str, options: Serving, token: str | None) -> None:
         from nestling.service.routes import Routes  # needs starlette, which may be missing
 
         widths = ", ".join(width.name for width in engine.widths)
         self.about = f"{name!r} at widths {widths} ({engine.platform})"
-        self.metrics, self.options = Metrics(), options
-        self.dispatcher = Dispatcher(engine, options, self.metrics)
-        self.draining = False
-        self._taken, self._none_taken = 0, asyncio.Event()
-        self._none_taken.set()
-        routes = Routes(engine, name, options, self)
-        self._gate = Gate(routes.app(self._lifespan), options, self.metrics, token, routes.route_of)
+        self.options, metrics = options, Metrics()
+        self.intake = Intake(Dispatcher(engine, options, metrics))
+        routes = Routes(engine, name, options, self.intake, metrics)
+        self._gate = Gate(routes.app(), options, metrics, token, routes.route_of)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401
         """Answer a request, as ASGI has it."""
         await self._gate(scope, receive, send)
-
-    @property
-    def num_open(self) -> int:
-        """The number of requests that are not answered yet."""
-        return self._gate.open
-
-    @contextmanager
-    def taking(self) -> Iterator[None]:
-        """For the time in which a request that was taken is answered.
-
-        Raises:
-            Refused: if the service takes no more requests.
-        """
-        if self.draining:
-            raise Refused(503, "the service is stopping", {"Connection": "close", "Retry-After": "5"})
-        self._taken += 1
-        self._none_taken.clear()
-        try:
-            yield
-        finally:
-            self._taken -= 1
-            if not self._taken:
-                self._none_taken.set()
-
-    async def drain(self) -> None:
-        """Take no more requests, and finish those that were taken."""
-        self.draining = True
-        await self._none_taken.wait()
-        await self.dispatcher.stop()
-
-    @asynccontextmanager
-    async def _lifespan(self, _: object) -> AsyncIterator[None]:
-        self.dispatcher.start()
-        yield
-        await self.drain()
-
-
-Lifespan = Callable[[object], Any]

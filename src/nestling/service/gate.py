@@ -37,14 +37,13 @@ class Gate:
     ) -> None:
         self._app, self._options, self._metrics, self._route_of = app, options, metrics, route_of
         self._token = None if token is None else token.encode()
-        self.open = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request, as ASGI has it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        self.open += 1
+        self._metrics.num_open += 1
         status, began = 500, time.perf_counter()
 
         async def counted(message: Message) -> None:
@@ -61,7 +60,7 @@ class Gate:
         except Refused as refused:
             await send_refusal(refused, counted)
         finally:
-            self.open -= 1
+            self._metrics.num_open -= 1
             self._metrics.ended(self._route_of(scope["path"]), status, time.perf_counter() - began)
 
     def _check(self, scope: Message) -> None:
@@ -70,7 +69,7 @@ class Gate:
             given = headers.get(b"authorization", b"")
             if not hmac.compare_digest(given, b"Bearer " + self._token):
                 raise Refused(401, "send the header Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
-        if self.open > self._options.max_requests:
+        if self._metrics.num_open > self._options.max_requests:
             raise Refused(429, "too many requests are open: try again later", {"Retry-After": "1"})
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise Refused(415, "compressed bodies are not taken")

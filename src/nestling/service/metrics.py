@@ -12,9 +12,13 @@ TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """Counts of requests by status, of their latency, and of examples and their uncertainty by width."""
+    """Counts of requests by status, of their latency, and of examples and their uncertainty by width.
+
+    ``num_open`` is the number of requests that are not answered yet.
+    """
 
     def __init__(self) -> None:
+        self.num_open = 0
         self._requests: Counter[tuple[str, int]] = Counter()
         self._bins = [0] * (len(SECONDS) + 1)
         self._seconds = 0.0

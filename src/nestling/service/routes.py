@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,7 +17,8 @@ from nestling.service.cascading import cascading_in
 from nestling.service.engine import Engine
 from nestling.service.images import image_in, image_input
 from nestling.service.inference import HEADER_LENGTH, WIDTH, read_inference, wish_of, written
-from nestling.service.metrics import TYPE
+from nestling.service.intake import Intake
+from nestling.service.metrics import TYPE, Metrics
 from nestling.service.openapi import description
 from nestling.service.options import Serving
 from nestling.service.page import content_policy, page
@@ -26,20 +27,17 @@ from nestling.service.refusals import Refused, shown
 from nestling.service.tensors import DATATYPES, TEXT
 from nestling.version import __version__
 
-if TYPE_CHECKING:
-    from nestling.service.application import Lifespan, Service
-
 VERSION = "1"
 """The version of the only model."""
 
 
 class Routes:
-    """What a service answers at each path; ``service`` is what runs the requests."""
+    """What a service answers at each path; ``intake`` takes the requests."""
 
-    def __init__(self, engine: Engine, name: str, options: Serving, service: "Service") -> None:
-        self._engine, self._name, self._options = engine, name, options
+    def __init__(self, engine: Engine, name: str, options: Serving, intake: Intake, metrics: Metrics) -> None:
+        self._engine, self._called, self._options = engine, name, options
         self._cascade = cascading_in(engine.about, engine.widths)
-        self._service, self._outputs = service, (*engine.outputs, WIDTH)
+        self._intake, self._counts, self._outputs = intake, metrics, (*engine.outputs, WIDTH)
         self._decoder = ThreadPoolExecutor(1, "nestling-decode")  # one at a time, since a large image takes memory
         model = "/v2/models/{name}"
         self._routes = [
@@ -59,10 +57,10 @@ class Routes:
             for path in paths
         ]
 
-    def app(self, lifespan: "Lifespan") -> Any:  # noqa: ANN401
+    def app(self) -> Any:  # noqa: ANN401
         """The application of all routes."""
         handlers: Mapping[Any, Any] = {Refused: _refused, HTTPException: _not_there, Exception: _failed}
-        app = Starlette(routes=self._routes, exception_handlers=handlers, lifespan=lifespan)
+        app = Starlette(routes=self._routes, exception_handlers=handlers, lifespan=self._intake.running)
         app.router.redirect_slashes = False
         return app
 
@@ -80,7 +78,7 @@ class Routes:
         return JSONResponse({"live": True})
 
     async def _ready(self, _: Request) -> Response:
-        return JSONResponse({"ready": not self._service.draining}, 503 if self._service.draining else 200)
+        return JSONResponse({"ready": not self._intake.draining}, 503 if self._intake.draining else 200)
 
     async def _model(self, request: Request) -> Response:
         self._check_model(request)
@@ -98,7 +96,7 @@ class Routes:
         about = {"widths": ", ".join(width.name for width in self._engine.widths)}
         return JSONResponse(
             {
-                "name": self._name,
+                "name": self._called,
                 "versions": [VERSION],
                 "platform": self._engine.platform,
                 "inputs": inputs,
@@ -109,20 +107,20 @@ class Routes:
 
     async def _model_ready(self, request: Request) -> Response:
         self._check_model(request)
-        ready = {"name": self._name, "ready": not self._service.draining}
-        return JSONResponse(ready, 503 if self._service.draining else 200)
+        ready = {"name": self._called, "ready": not self._intake.draining}
+        return JSONResponse(ready, 503 if self._intake.draining else 200)
 
     async def _infer(self, request: Request) -> Response:
         self._check_model(request)
-        with self._service.taking():
+        with self._intake.taking():
             began = time.perf_counter()
             length, body = request.headers.get(HEADER_LENGTH), await request.body()
             most = self._options.max_batch
             asked = read_inference(body, length, self._engine, self._outputs, most, self._cascade)
-            answer = await self._service.dispatcher.answer(asked.inputs, asked.wish)
+            answer = await self._intake.answer(asked.inputs, asked.wish)
             names = dict.fromkeys(self._engine.widths[number].name for number in answer.widths)
             parameters = {"width": ", ".join(names), "ms": _ms_since(began)}
-            head = {"model_name": self._name, "model_version": VERSION, "parameters": parameters}
+            head = {"model_name": self._called, "model_version": VERSION, "parameters": parameters}
             content, json_length = written(asked, answer, head, self._engine)
         if json_length is None:
             return Response(content, media_type="application/json")
@@ -130,37 +128,37 @@ class Routes:
         return Response(content, headers=headers, media_type="application/octet-stream")
 
     async def _predict(self, request: Request) -> Response:
-        with self._service.taking():
+        with self._intake.taking():
             began = time.perf_counter()
             wish = wish_of(request.query_params, self._engine, self._cascade)
             content = image_in(await request.body(), request.headers.get("content-type", ""))
             decode = partial(image_input, content, self._engine, self._options.max_pixels)
             inputs = await asyncio.get_running_loop().run_in_executor(self._decoder, decode)
-            answer = await self._service.dispatcher.answer(inputs, wish)
+            answer = await self._intake.answer(inputs, wish)
             return JSONResponse(for_people(answer, self._engine) | {"ms": _ms_since(began)})
 
     async def _metrics(self, _: Request) -> Response:
-        dispatcher = self._service.dispatcher
+        dispatcher = self._intake.dispatcher
         width = self._engine.widths[dispatcher.width]
         gauges = {
-            "requests_open": ("Requests that are not answered yet, with this one.", self._service.num_open),
+            "requests_open": ("Requests that are not answered yet, with this one.", self._counts.num_open),
             "queue_examples": ("Examples that wait.", dispatcher.waiting),
             "width_kept": ("The share of blocks that the chosen width keeps.", width.kept),
             "width_number": ("The number of the chosen width, 0 the narrowest.", dispatcher.width),
         }
-        return Response(self._service.metrics.text(gauges), media_type=TYPE)
+        return Response(self._counts.text(gauges), media_type=TYPE)
 
     async def _openapi(self, _: Request) -> Response:
-        return JSONResponse(description(self._engine, self._name, self._options))
+        return JSONResponse(description(self._engine, self._called, self._options))
 
     async def _page(self, _: Request) -> Response:
-        return HTMLResponse(page(self._engine, self._name), headers={"content-security-policy": content_policy()})
+        return HTMLResponse(page(self._engine, self._called), headers={"content-security-policy": content_policy()})
 
     def _check_model(self, request: Request) -> None:
         name, version = request.path_params["name"], request.path_params.get("version", VERSION)
-        if name != self._name or version != VERSION:
+        if name != self._called or version != VERSION:
             raise Refused(
-                404, f"there is no model {shown(name)} of version {shown(version)}: there is {self._name!r}, 1"
+                404, f"there is no model {shown(name)} of version {shown(version)}: there is {self._called!r}, 1"
             )
 
 

@@ -58,7 +58,7 @@ async def _served(service: Service, listener: socket.socket, say: Callable[[str]
     loop, stops = asyncio.get_running_loop(), list[asyncio.Task[None]]()
 
     async def stop() -> None:
-        await service.drain()
+        await service.intake.drain()
         server.should_exit = True
 
     def begin_to_stop() -> None:
