@@ -45,7 +45,7 @@ class Sent:
 
 @dataclass
 class Series:
-    """What a service says of itself over time."""
+    """The width and the queue of a service over time, by its metrics."""
 
     seconds: list[float] = field(default_factory=list)
     kept: list[float] = field(default_factory=list)
@@ -135,20 +135,8 @@ class Sender:
 @contextmanager
 def served(path: Path, target: float) -> Iterator[str]:
     """The address of a service of a file."""
-    options = (
-        "--port",
-        "0",
-        "--threads",
-        "1",
-        "--target-ms",
-        str(target),
-        "--name",
-        "served",
-        "--max-batch",
-        "64",
-        "--queue",
-        "1024",
-    )
+    options = ["--port", "0", "--threads", "1", "--target-ms", str(target), "--name", "served"]
+    options += ["--max-batch", "64", "--queue", "1024"]
     command = [sys.executable, "-m", "nestling", "serve", str(path), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

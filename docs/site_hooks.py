@@ -23,6 +23,8 @@ ROOMS = {
     "nestling.cascade": "Cuts one after another: the narrowest answers first.",
     "nestling.delivery": "Networks in files that run without nestling.",
     "nestling.runtime": "Exported files, opened without torch.",
+    "nestling.service": "A network at several widths behind HTTP.",
+    "nestling.report": "Tables and pictures of a run.",
 }
 """The packages of the reference, each with the sentence that its page opens with."""
 _ELSEWHERE = re.compile(r"\]\((?:\.\./)+(experiments|docs)/([^)]*)\)")

@@ -123,7 +123,7 @@ LEAST_SHARE = 0.2
 
 
 def num_docstring_lines(path):
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
     said = [node.body[0] for node in nodes if ast.get_docstring(node) is not None]
     return sum(node.end_lineno - node.lineno + 1 for node in said)

@@ -87,6 +87,11 @@ def test_a_small_loss_is_allowed_even_if_it_is_certain():
     )
 
 
+def test_a_loss_that_is_written_as_one_point_is_small():
+    assert Shortfall(ACCURACY, 0.9, 0.0104, 0.002, 10_000).is_small
+    assert not Shortfall(ACCURACY, 0.9, 0.0106, 0.002, 10_000).is_small
+
+
 def test_the_best_need_not_be_the_whole_network():
     found = choice(right(1000, (0, 300)), right(1000, (0, 100)), right(1000, (0, 150)))
     assert (found.best, found.first) == (1, 1)

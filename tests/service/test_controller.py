@@ -49,6 +49,7 @@ def test_latency_of_the_slowest_that_waits():
     assert latency(LAW, Load(1, 0.0, 0.0), time) == time.of(1)
     assert latency(LAW, Load(9, 0.0, 0.0), time) == 3 * time.of(4)
     assert latency(LAW, Load(1, 0.05, 0.0), time) == 0.05 + time.of(1)
+    assert latency(LAW, Load(9, 0.0, 0.0, lag=0.03), time) == pytest.approx(0.03 + 3 * time.of(4))
 
 
 def test_share_of_time_that_is_busy():

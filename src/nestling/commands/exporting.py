@@ -155,7 +155,7 @@ def _export_triton(
         wanted: list[Any] = [choose(run, *chosen_cut, trust=trust).cut]
     else:
         wanted = list(run.recipe.cuts) if cascade is None else with_its_cuts(run.recipe.cuts, cascade)
-    by_cut = {make_cut(run.nested.groups, own): own for own in wanted}
+    by_cut = {make_cut(run.nested.groups, cut): cut for cut in wanted}
     recalibrated(run, list(by_cut), trust=trust)
     target = folder.with_name(f"{folder.name}-triton") if out is None else out
     with TemporaryDirectory() as place:
@@ -166,7 +166,7 @@ def _export_triton(
             run_export(run, file, cut=asked, calibration=fitted[0] if fitted else None, compare=False, **options)
             files.append(file)
         write_triton(files, target, name=folder.name, cascade=cascade)
-    lines = [f"{target} is a model repository: " + ", ".join(sorted(own.name for own in target.iterdir()))]
+    lines = [f"{target} is a model repository: " + ", ".join(sorted(entry.name for entry in target.iterdir()))]
     lines.append(f"Serve it: tritonserver --model-repository {target}")
     return "\n".join([*lines, *([why_not] if why_not else [])])
 

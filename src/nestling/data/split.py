@@ -34,7 +34,7 @@ class Split:
     targets: Tensor
 
     def __post_init__(self) -> None:
-        number = next((len(own) for own in tensors_of(self.inputs).values() if len(own) != len(self.targets)), None)
+        number = next((len(t) for t in tensors_of(self.inputs).values() if len(t) != len(self.targets)), None)
         if number is not None:
             given = f"{len(self.targets)} for {number} inputs"
             raise ShapeError("targets", given, "one per input", "Check that both come from the same examples.")
@@ -61,7 +61,7 @@ class Split:
         Returns:
             A new split.
         """
-        return Split(pytree.tree_map(lambda own: own[index], self.inputs), self.targets[index])
+        return Split(pytree.tree_map(lambda tensor: tensor[index], self.inputs), self.targets[index])
 
     def drawn(self, limit: int | None) -> "Split":
         """Some examples at random, the same ones each time, in their order.
@@ -97,4 +97,4 @@ def trimmed(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(inputs)
     attended = mask.ne(0).any(0).nonzero()
     length = int(attended.max()) + 1 if len(attended) else 1
-    return {name: own[:, :length] if own.shape == mask.shape else own for name, own in inputs.items()}
+    return {name: t[:, :length] if t.shape == mask.shape else t for name, t in inputs.items()}

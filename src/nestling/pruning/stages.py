@@ -179,5 +179,5 @@ def _kept_units(nested: Nested) -> dict[str, float]:
     gates = gates_in(nested)
     with torch.no_grad():
         flags = {name: gate.keep(gates.threshold) for name, gate in gates.by_name.items()}
-    numbers = {name: float(own.sum()) for name, own in flags.items()}
-    return {"kept": sum(numbers.values()) / sum(own.numel() for own in flags.values()), **numbers}
+    numbers = {name: float(kept.sum()) for name, kept in flags.items()}
+    return {"kept": sum(numbers.values()) / sum(kept.numel() for kept in flags.values()), **numbers}

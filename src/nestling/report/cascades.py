@@ -88,11 +88,11 @@ def draw_cascade(path: Path, comparison: Comparison) -> None:
     figure = new_figure(6.4 * (1 + in_ms), 4.2)
     axes = figure.subplots(1, 1 + in_ms, squeeze=False, sharey=True)[0]
     axes[0].xaxis.set_major_formatter(lambda place, _: thousands(round(place)))
-    for own, label, cost in zip(axes, ("multiply-adds", "milliseconds"), (_macs, _milliseconds), strict=False):
-        _draw(own, comparison, cost)
-        own.set_xlabel(f"{label} on average")
-        own.grid(alpha=0.25)
-        own.spines[["top", "right"]].set_visible(False)
+    for panel, label, cost in zip(axes, ("multiply-adds", "milliseconds"), (_macs, _milliseconds), strict=False):
+        _draw(panel, comparison, cost)
+        panel.set_xlabel(f"{label} on average")
+        panel.grid(alpha=0.25)
+        panel.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("accuracy in percent")
     axes[0].legend(frameon=False, loc="lower right")
     write_figure(path, figure)

@@ -47,12 +47,12 @@ class Standing:
         return text_table(["budget", "best so far", "it costs"], rows, names=1)
 
     def _line(self) -> str:
-        found = (
+        shares = (
             f"{share:.0%}: {self._written(best[0])}"
             for share, best in zip(SHARES, self._best, strict=True)
             if best is not None
         )
-        return f"search  {self._num_noted:,} of at most {self._most:,} cuts  best by {self._cost}  {'  '.join(found)}"
+        return f"search  {self._num_noted:,} of at most {self._most:,} cuts  best by {self._cost}  {'  '.join(shares)}"
 
     def _written(self, quality: Quality) -> str:
         is_accuracy = self._of_classes and 0 <= quality.score <= 1

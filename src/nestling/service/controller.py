@@ -46,11 +46,15 @@ class Law:
 
 @dataclass(frozen=True)
 class Load:
-    """What there is to do: examples ``waiting``, how long the oldest ``waited``, and examples per second (``rate``)."""
+    """What there is to do: examples ``waiting``, how long the oldest ``waited``, and examples per second (``rate``).
+
+    ``lag`` is how late the service itself is: requests that it has not read yet wait this long beside the queue.
+    """
 
     waiting: int
     waited: float
     rate: float
+    lag: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def latency(law: Law, load: Load, time: BatchTime) -> float:
     """
     limit, waiting = batch_limit(law, time), max(1, load.waiting)
     first = time.of(min(waiting, limit))
-    return max(load.waited + first, math.ceil(waiting / limit) * first)
+    return load.lag + max(load.waited + first, math.ceil(waiting / limit) * first)
 
 
 def busy(law: Law, load: Load, time: BatchTime) -> float:
@@ -117,6 +121,7 @@ def chosen(law: Law, state: State, load: Load, times: Sequence[BatchTime], now: 
         The next state. If no width can hold the target, the narrowest.
 
     Examples:
+        >>> from nestling.service.controller import BatchTime, Law, Load, State, chosen
         >>> law, times = Law(target=0.1, max_batch=8), [BatchTime(0.001, 0.001), BatchTime(0.001, 0.01)]
         >>> chosen(law, State(1), Load(waiting=40, waited=0.05, rate=300.0), times, now=0.0).width
         0

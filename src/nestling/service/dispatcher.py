@@ -117,7 +117,7 @@ class Dispatcher:
         self.law = Law(options.target_ms / 1000, options.max_batch)
         self._queue, self._collect = options.queue, options.collect_ms / 1000
         self._measured = measured(engine, options.max_batch)
-        self._slowness = 1.0
+        self._slowness, self._lag = 1.0, 0.0
         self._rate = Rate(self.law.memory)
         self._state = State(len(engine.widths) - 1)
         self._pieces: deque[_Piece] = deque()
@@ -178,7 +178,7 @@ class Dispatcher:
 
     def _load(self, now: float) -> Load:
         waited = now - self._pieces[0].request.arrived if self._pieces else 0.0
-        return Load(self.waiting, waited, self._rate.now(now))
+        return Load(self.waiting, waited, self._rate.now(now), self._lag)
 
     def _look(self) -> None:
         """Choose the width."""
@@ -186,9 +186,11 @@ class Dispatcher:
         self._state = chosen(self.law, self._state, self._load(now), self.times, now)
 
     async def _looks(self) -> None:
-        """Choose the width from time to time, so that it is back when nothing is asked any more."""
+        """See how late timers are, and choose the width, so that it is back when nothing is asked any more."""
         while True:
+            due = time.perf_counter() + TICK
             await asyncio.sleep(TICK)
+            self._lag = max(0.0, time.perf_counter() - due)
             if not self._pieces:
                 self._look()
 

@@ -29,7 +29,7 @@ def epoch_table(line: dict[str, Any], groups: Groups) -> str:
     names = [name for name in _NAMES if any(name in figures for figures in widths.values())]
     rows = [[width, *(_cell(name, figures[name]) for name in names)] for width, figures in widths.items()]
     table = text_table(["width", *(_NAMES[name] for name in names)], rows)
-    return "\n".join([table, *([own] if (own := _own_figures(line)) else [])])
+    return "\n".join([table, *([figures] if (figures := _own_figures(line)) else [])])
 
 
 def short(value: float) -> str:

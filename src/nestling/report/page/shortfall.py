@@ -32,8 +32,9 @@ class Shortfall:
     @property
     def is_small(self) -> bool:
         """Whether the network is good enough: the loss is small, or these examples can't tell it from none."""
+        value = round(self.value, 3) if self.metric.is_share else self.value  # as it is written, in tenths of a point
         allowed = ALLOWED_SHARE if self.metric.is_share else ALLOWED_OTHER * abs(self.best)
-        return self.value <= allowed or self.may_be_chance
+        return value <= allowed or self.may_be_chance
 
     @property
     def words(self) -> str:
