@@ -103,7 +103,11 @@ def _export_all_widths(folder: Path, to: str, out: Path | None, options: dict[st
     options["calibration"] = calibrations_of(run, cuts, drawn=False, trust=trust)
     target = folder / f"all-widths{FORMATS[to].suffix}" if out is None else out
     exported = run_export(run, target, widths="all", cascade=cascade, **options)
-    lines = [f"{exported}", "", f"Run it: nestling.runtime.open('{exported.files[0]}', cut=0.5).predict(inputs)"]
+    lines = [
+        f"{exported}",
+        "",
+        f"Run it: nestling.runtime.open('{exported.files[0]}', cut={run.recipe.cuts[0]:g}).predict(inputs)",
+    ]
     if cascade is not None:
         lines.append(f"{cascade}: nestling.runtime.open_cascade('{exported.files[0]}').predict(inputs)")
     return "\n".join([*lines, *([why_not] if why_not else [])])
