@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from nestling.service.controller import Load, Rate, State, batch_limit, chosen, most_waiting, slowed, slowness
+from nestling.service.controller import Load, Pace, Rate, State, batch_limit, chosen, most_waiting, paced
 
 TICK = 0.1
 
@@ -49,14 +49,15 @@ def simulate(law, measured, phases, *, true=None, queue=256, width=None, seed=0,
     times, end = arrivals(phases, seed)
     rng = np.random.default_rng(seed + 1)
     true = true or (lambda at: measured)
-    state, rate, slow = State(len(measured) - 1 if width is None else width), Rate(law.memory), 1.0
+    state, rate = State(len(measured) - 1 if width is None else width), Rate(law.memory)
+    paces = [Pace()] * len(measured)
     waiting, done, looks, refused, now, free, number = deque(), [], [], 0, 0.0, 0.0, 0
 
     def look(at):
         nonlocal state
         load = Load(len(waiting), at - waiting[0] if waiting else 0.0, rate.now(at))
         if width is None:
-            state = chosen(law, state, load, slowed(measured, slow), at)
+            state = chosen(law, state, load, paced(measured, paces, at), at)
         looks.append((at, state.width))
 
     tick = 0.0
@@ -67,17 +68,17 @@ def simulate(law, measured, phases, *, true=None, queue=256, width=None, seed=0,
         if now == coming:
             number += 1
             rate = rate.after(1, now)
-            if len(waiting) < most_waiting(law, queue, slowed(measured, slow)[0]):
+            if len(waiting) < most_waiting(law, queue, paced(measured, paces, now)[0]):
                 waiting.append(now)
             else:
                 refused += 1
         elif now == start:
             look(now)
-            limit = batch_limit(law, slowed(measured, slow)[state.width])
+            limit = batch_limit(law, paced(measured, paces, now)[state.width])
             batch = [waiting.popleft() for _ in range(min(limit, len(waiting)))]
             took = true(now)[state.width].of(len(batch)) * np.exp(noise * rng.standard_normal())
-            slow = slowness(slow, measured[state.width].of(len(batch)), took)
             free = now + took
+            paces[state.width] = paces[state.width].after(measured[state.width].of(len(batch)), took, free)
             done += [(at, free - at, state.width) for at in batch]
         else:
             if not waiting:

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from nestling.service.controller import (
+    FORGETTING,
     BatchTime,
     Law,
     Load,
+    Pace,
     Rate,
     State,
     batch_limit,
@@ -18,8 +20,7 @@ from nestling.service.controller import (
     chosen,
     latency,
     most_waiting,
-    slowed,
-    slowness,
+    paced,
     within,
 )
 
@@ -107,13 +108,14 @@ def test_rate_is_an_average_over_the_memory():
     assert Rate(0.5).now(3.0) == 0
 
 
-def test_slowness_goes_to_the_ratio_of_what_is_seen():
-    factor = 1.0
+def test_a_pace_goes_to_the_ratio_of_what_is_seen_and_back_to_one():
+    pace = Pace()
     for _ in range(50):
-        factor = slowness(factor, 0.01, 0.03)
-    assert factor == pytest.approx(3.0, rel=1e-3)
-    assert slowness(1.0, 0.01, 100.0) < 5  # one odd batch
-    assert slowed(TIMES, 2.0)[1] == BatchTime(0.0012, 0.0036)
+        pace = pace.after(0.01, 0.03, 7.0)
+    assert pace.now(7.0) == pytest.approx(3.0, rel=1e-3)
+    assert pace.now(7.0 + FORGETTING) == pytest.approx(1 + 2 / math.e, rel=1e-3)
+    assert Pace().after(0.01, 100.0, 0.0).now(0.0) < 5  # one odd batch
+    assert paced(TIMES[:2], [Pace(), Pace(2.0, 1.0)], 1.0) == [TIMES[0], BatchTime(0.0012, 0.0036)]
 
 
 PHASES = [(3, 0.3 * FULL), (8, 3 * FULL), (8, 0.3 * FULL)]
@@ -143,9 +145,19 @@ def test_beyond_the_narrowest_it_refuses_and_answers_the_others_in_time():
 
 
 def test_a_machine_that_gets_slower_is_noticed():
-    found = simulate(LAW, TIMES, [(9, 0.6 * FULL)], true=lambda at: slowed(TIMES, 3.0 if at > 3 else 1.0), noise=0.2)
+    slower = [BatchTime(3 * time.start, 3 * time.each) for time in TIMES]
+    found = simulate(LAW, TIMES, [(9, 0.6 * FULL)], true=lambda at: slower if at > 3 else TIMES, noise=0.2)
     assert np.quantile(found.latency, 0.99) < LAW.target
     assert found.width_at(8.5) < WIDEST
+
+
+@pytest.mark.parametrize("extra", [0.002, 0.004])
+def test_what_every_batch_costs_beside_does_not_keep_it_narrow(extra):
+    """A narrow batch is made several times slower by it, a wide one hardly."""
+    true = [BatchTime(time.start + extra, time.each) for time in TIMES]
+    found = simulate(LAW, TIMES, PHASES, true=lambda _: true, noise=0.2)
+    assert np.quantile(found.during(3, 11), 0.99) < LAW.target
+    assert np.mean([found.width_at(time) == WIDEST for time in np.arange(14.0, 19.0, 0.1)]) > 0.7
 
 
 @pytest.mark.parametrize("share", [0.2, 0.4, 0.8, 1.5])

@@ -161,19 +161,38 @@ def most_waiting(law: Law, queue: int, narrowest: BatchTime) -> int:
     return min(queue, max(law.max_batch, batches * limit))
 
 
-def slowness(before: float, predicted: float, observed: float) -> float:
-    """How much longer batches take than was measured when the service started, averaged over the latest batches."""
-    ratio = min(SLOWEST, max(1 / SLOWEST, observed / predicted)) if predicted > 0 else 1.0
-    return before + LEARNING * (ratio - before)
+@dataclass(frozen=True)
+class Pace:
+    """How much longer batches of one width take than was measured when the service started.
+
+    It is an average over the latest batches of this width. While none runs it goes back to 1, so that a width that was
+    slow once is tried again.
+    """
+
+    factor: float = 1.0
+    at: float = -math.inf
+
+    def now(self, now: float) -> float:
+        """The factor at a time."""
+        return 1 + (self.factor - 1) * math.exp(-max(0.0, now - self.at) / FORGETTING)
+
+    def after(self, predicted: float, observed: float, now: float) -> "Pace":
+        """The pace after a batch."""
+        ratio = min(SLOWEST, max(1 / SLOWEST, observed / predicted)) if predicted > 0 else 1.0
+        before = self.now(now)
+        return Pace(before + LEARNING * (ratio - before), now)
 
 
-def slowed(times: Sequence[BatchTime], factor: float) -> list[BatchTime]:
-    """The times of batches, each longer by a factor."""
-    return [BatchTime(time.start * factor, time.each * factor) for time in times]
+def paced(times: Sequence[BatchTime], paces: Sequence[Pace], now: float) -> list[BatchTime]:
+    """What a batch takes now, of each width."""
+    factors = [pace.now(now) for pace in paces]
+    return [BatchTime(time.start * f, time.each * f) for time, f in zip(times, factors, strict=True)]
 
 
 LEARNING = 0.2
-"""The weight of the latest batch in the average of ``slowness``."""
+"""The weight of the latest batch in the average of a ``Pace``."""
+FORGETTING = 5.0
+"""Seconds without a batch of a width after which its pace is a third (1 / e) as far from 1."""
 SLOWEST = 20.0
 """One batch changes the average by no more than if it had taken this many times as long as expected."""
 _SHORTEST = 1e-6

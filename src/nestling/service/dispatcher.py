@@ -17,13 +17,13 @@ from nestling.service.controller import (
     BatchTime,
     Law,
     Load,
+    Pace,
     Rate,
     State,
     batch_limit,
     chosen,
     most_waiting,
-    slowed,
-    slowness,
+    paced,
     within,
 )
 from nestling.service.engine import Engine
@@ -117,7 +117,7 @@ class Dispatcher:
         self.law = Law(options.target_ms / 1000, options.max_batch)
         self._queue, self._collect = options.queue, options.collect_ms / 1000
         self._measured = measured(engine, options.max_batch)
-        self._slowness, self._lag = 1.0, 0.0
+        self._paces, self._lag = [Pace()] * len(engine.widths), 0.0
         self._rate = Rate(self.law.memory)
         self._state = State(len(engine.widths) - 1)
         self._pieces: deque[_Piece] = deque()
@@ -138,7 +138,7 @@ class Dispatcher:
     @property
     def times(self) -> list[BatchTime]:
         """What a batch takes now, of each width."""
-        return slowed(self._measured, self._slowness)
+        return paced(self._measured, self._paces, time.perf_counter())
 
     def start(self) -> None:
         """Begin to run batches, in the running event loop, unless they run already."""
@@ -208,7 +208,8 @@ class Dispatcher:
             try:
                 outputs = await loop.run_in_executor(self._thread, self._run, width, pieces)
                 expected = self._measured[width].of(sum(len(piece.rows) for piece in pieces))
-                self._slowness = slowness(self._slowness, expected, time.perf_counter() - began)
+                ended = time.perf_counter()
+                self._paces[width] = self._paces[width].after(expected, ended - began, ended)
                 for piece, own in zip(pieces, outputs, strict=True):
                     self._give(width, piece, own)
             except ArgumentError as error:
