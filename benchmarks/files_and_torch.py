@@ -89,8 +89,10 @@ def cut_of(nested: nl.Nested, name: str) -> float | dict[str, int]:
     """A share of every group, or widths of groups that have nothing to do with each other, as a search finds them."""
     if name != "uneven":
         return float(name)
-    chance = random.Random(2)
-    return {group.name: chance.randint(group.num_always, group.num_blocks) for group in nested.groups.free}
+    chance, widths = random.Random(2), dict[str, int]()
+    while len(set(widths.values())) < 2:
+        widths = {group.name: chance.randint(group.num_always, group.num_blocks) for group in nested.groups.free}
+    return widths
 
 
 def differences(done: set[tuple[str, str, str]]) -> Iterator[dict[str, object]]:

@@ -56,8 +56,9 @@ def nested_network(name):
 
 
 def cut_of(nested, cut):
-    chance = random.Random(2)
-    uneven = {group.name: chance.randint(group.num_always, group.num_blocks) for group in nested.groups.free}
+    chance, uneven = random.Random(2), {}
+    while len(set(uneven.values())) < 2:
+        uneven = {group.name: chance.randint(group.num_always, group.num_blocks) for group in nested.groups.free}
     return uneven if cut == "uneven" else cut
 
 
