@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -865,7 +866,7 @@ def test_a_search_says_at_once_that_it_can_not_write(run, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(import_module("nestling.storage.lock").FileLock, "acquire", refuse)
+    monkeypatch.setattr(FileLock, "acquire", refuse)
     monkeypatch.setattr(import_module("nestling.commands.searching"), "run_search", None)
     with pytest.raises(RunError, match=r"can't be written to \(Permission denied\)"):
         commands.search(run, "params")

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from child_processes import CONTEXT, started
+from filelock import FileLock
 from small_networks import QUICK, examples, images, nested_mlp, nested_norms, same_tensors
 from torch.utils.data import TensorDataset
 
@@ -237,7 +238,7 @@ def test_a_folder_that_can_not_be_written_to(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(lock.FileLock, "acquire", refuse)
+    monkeypatch.setattr(FileLock, "acquire", refuse)
     with pytest.raises(RunError, match=r"can't be written to \(Permission denied\)"):
         run(tmp_path / "run")
 

@@ -13,7 +13,7 @@ class FolderLock:
     """Keeps other processes from writing to a folder; a process that ends in any way releases the lock."""
 
     def __init__(self, place: Path) -> None:
-        from filelock import FileLock  # which a prediction does not need
+        from filelock import FileLock
 
         self._place = place
         self._lock = FileLock(place / LOCK_FILE, blocking=False)
