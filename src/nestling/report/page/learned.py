@@ -118,7 +118,12 @@ def training_figures(log: Log, prefix: str = "log") -> list[Html]:
             figures.append(lines_figure(title, about, f"{prefix}-{key}", {title: points}, _short, _short))
     figures += [
         lines_figure(
-            f"{name} by epoch", "Of the network after each epoch.", f"{prefix}-own-{n}", {name: line}, _short, _short
+            f"{name[:1].upper()}{name[1:]} by epoch",
+            "Of the network after each epoch.",
+            f"{prefix}-own-{n}",
+            {name: line},
+            _short,
+            _short,
         )
         for n, (name, line) in enumerate(_figures_of(log).items())
     ]
