@@ -99,7 +99,7 @@ def test_a_file_answers_as_the_cascade_in_torch(delivered):
     assert answers.mean_macs == pytest.approx(p.mean_macs, rel=0.02)
     assert np.allclose(answers.uncertainty["entropy"], p.entropy, atol=1e-4)
     open_file = nl.runtime.open_cascade(delivered[1])
-    assert repr(open_file) == "Cascade(0.25 -> 0.5 -> 1; by entropy, for macs=0.8x)"
+    assert repr(open_file) == "Cascade(0.25 -> 0.5 -> 1 -> don't know; by entropy, for macs=0.8x)"
     header = repr(answers).splitlines()[0].split()
     assert header[:3] == ["class", "probability", "entropy"]
     assert header[-1] == "width"

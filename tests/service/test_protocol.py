@@ -1,11 +1,13 @@
 """The Open Inference Protocol, as a client that others wrote speaks it, and as plain HTTP."""
 
+import io
 import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -47,6 +49,7 @@ def test_health_and_metadata(triton):
         "logits": ("FP32", [-1, 3]),
         "entropy": ("FP32", [-1]),
         "in_set": ("BOOL", [-1, 3]),
+        "answered": ("BOOL", [-1]),
         "width": ("BYTES", [-1]),
     }
 
@@ -70,7 +73,9 @@ def test_inference(triton, sends, takes):
 
 def test_all_outputs_if_none_is_asked_for(triton):
     found = triton.infer("numbers", [tensor(images(2))])
-    assert {row["name"] for row in found.get_response()["outputs"]} == {"probs", "logits", "entropy", "in_set", "width"}
+    names = ["probs", "logits", "entropy", "in_set", "answered", "width"]
+    assert [row["name"] for row in found.get_response()["outputs"]] == names
+    assert found.as_numpy("answered").tolist() == [True, True]
     probs = found.as_numpy("probs")
     assert np.allclose(found.as_numpy("entropy"), -(probs * np.log(probs)).sum(1), atol=1e-6)
 
@@ -110,13 +115,67 @@ def test_a_fitted_cascade():
     assert np.allclose(found.as_numpy("probs")[~early], (late / late.sum(1, keepdims=True))[~early], atol=1e-6)
 
 
+def unsure():
+    """An engine with a fitted cascade of the narrowest and the widest width, which ends in "I don't know"."""
+    engine = Numbers()
+    stages = [{"cut": {"all": 0}, "threshold": 0.6, "temperature": 0.5}]
+    stages.append({"cut": {"all": 2}, "threshold": 0.8, "temperature": 2.0})
+    engine.about["cascade"] = {"stages": stages, "score": "entropy", "set_thresholds": {"0.9": 0.5}}
+    return engine
+
+
+def known_by_hand(engine, x):
+    """Whether the first and the second stage know the answer, and the probabilities of both."""
+    stages = []
+    for width, temperature in ((0, 0.5), (2, 2.0)):
+        powers = np.exp(engine.run(width, {"images": x})["logits"].astype(np.float64) / temperature)
+        stages.append(powers / powers.sum(1, keepdims=True))
+    first, second = (-(probs * np.log(probs)).sum(1) for probs in stages)
+    return first <= 0.6, second <= 0.8, stages
+
+
+def test_a_cascade_may_end_in_dont_know():
+    x, engine = images(40), unsure()
+    early, late, probs = known_by_hand(engine, x)
+    answered = early | late
+    assert early.sum() > 0
+    assert 0 < (~answered).sum() < 40 - early.sum()
+    with served(engine, max_batch=40) as (address, _), client.InferenceServerClient(address) as triton:
+        found = triton.infer("numbers", [tensor(x)], parameters={"confidence": "fitted"})
+        alone = triton.infer("numbers", [tensor(x)], parameters={"width": "1"})
+        by_probability = triton.infer("numbers", [tensor(x)], parameters={"confidence": 0.999})
+        counted = ask(address, "GET", "/metrics")[2].decode()
+    assert found.as_numpy("answered").tolist() == answered.tolist()
+    assert found.as_numpy("width").tolist() == [b"0.25" if own else b"1" for own in early]
+    assert np.allclose(found.as_numpy("probs"), np.where(early[:, None], *probs), atol=1e-6)
+    assert alone.as_numpy("answered").all()  # only a fitted cascade refuses
+    assert by_probability.as_numpy("answered").all()
+    assert f"nestling_unanswered_total {(~answered).sum()}\n" in counted
+
+
+def test_people_are_told_that_it_does_not_know():
+    x, engine = images(40), unsure()
+    early, late, probs = known_by_hand(engine, x)
+    doubtful, clear = int(np.flatnonzero(~(early | late))[0]), int(np.flatnonzero(late & ~early)[0])
+    with served(engine) as (address, _):
+        for row, known in ((doubtful, False), (clear, True)):
+            content = io.BytesIO()
+            Image.fromarray(x[row, 0]).save(content, "PNG")
+            found = json.loads(ask(address, "POST", "/predict?confidence=fitted", content.getvalue())[2])
+            best = int(probs[1][row].argmax())
+            assert found["answered"] is known
+            assert found["class"] == ("abc"[best] if known else None)
+            assert (found["probability"] is None) is not known
+            assert np.allclose(list(found["probabilities"].values()), probs[1][row], atol=1e-6)
+        text = ask(address, "GET", "/")[2].decode()
+    assert 'value="confidence=fitted"' in text
+
+
 def test_a_budget_takes_the_widest_that_is_in_time():
     x = images(1)
-    with (
-        served(Numbers(seconds=(0.0, 0.02, 0.08))) as (address, _),
-        client.InferenceServerClient(address) as triton,
-    ):
-        for budget, name in ((10_000, "1"), (50, "0.5"), (1e-3, "0.25")):
+    slow = Numbers(seconds=(0.0, 0.02, 0.3))  # far apart, since a busy machine adds to what is predicted
+    with served(slow, max_batch=1) as (address, _), client.InferenceServerClient(address) as triton:
+        for budget, name in ((60_000, "1"), (290, "0.5"), (1e-3, "0.25")):
             found = triton.infer("numbers", [tensor(x)], parameters={"budget_ms": budget})
             assert found.get_response()["parameters"]["width"] == name
 
@@ -133,6 +192,27 @@ def test_json_by_hand(address):
         outputs = {entry["name"]: entry for entry in json.loads(body)["outputs"]}
         probs = np.array(outputs["probs"]["data"], np.float32).reshape(outputs["probs"]["shape"])
         assert np.array_equal(probs, Numbers().answer(2, {"images": x})["probs"])
+
+
+def test_the_description_s_own_example_is_answered(address):
+    about = json.loads(ask(address, "GET", "/openapi.json")[2])
+    path = about["paths"]["/v2/models/{name}/infer"]
+    body = path["post"]["requestBody"]["content"]["application/json"]["example"]
+    (name,) = path["parameters"][0]["schema"]["enum"]
+    status, _, answer = ask(address, "POST", f"/v2/models/{name}/infer", json.dumps(body))
+    assert status == 200
+    known = about["components"]["schemas"]["Answer"]["properties"]["outputs"]["items"]["properties"]["name"]["enum"]
+    assert [entry["name"] for entry in json.loads(answer)["outputs"]] == known
+
+
+def test_the_description_lets_a_request_wish_one_thing(address):
+    about = json.loads(ask(address, "GET", "/openapi.json")[2])
+    (wish,) = about["paths"]["/predict"]["post"]["parameters"]
+    assert wish["schema"]["maxProperties"] == 1
+    names = set(wish["schema"]["properties"])
+    assert names == {"width", "budget_ms", "confidence"}
+    never = about["components"]["schemas"]["Inference"]["properties"]["parameters"]["not"]["anyOf"]
+    assert {frozenset(pair["required"]) for pair in never} == {frozenset(names - {name}) for name in names}
 
 
 def test_an_answer_that_is_not_finite_is_refused(address):

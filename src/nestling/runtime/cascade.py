@@ -75,6 +75,7 @@ class Cascade:
 
     def __repr__(self) -> str:
         route = " -> ".join(str(stage["name"]) for stage in self.stages)
+        route += "" if self.stages[-1]["threshold"] is None else " -> don't know"
         return f"Cascade({route}; by {self.about['cascade']['score']}, for {self.about['cascade']['goal']})"
 
     def predict(self, inputs: np.ndarray | Mapping[str, np.ndarray]) -> "CascadeAnswers":

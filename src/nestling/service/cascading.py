@@ -12,7 +12,7 @@ from nestling.service.width import Arrays, Calibrated, Width
 
 @dataclass(frozen=True)
 class Step:
-    """A width by its number; it answers an example if the score is at most ``threshold``, and all if that is None.
+    """A width by its number; it is sure of an example if the score is at most ``threshold``, and of all if it is None.
 
     ``calibrated`` is the calibration of its answers, None for that of the width.
     """
@@ -24,15 +24,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Cascading:
-    """The ``steps`` of a cascade, narrowest first, which compare a ``score``: entropy or max_probability."""
+    """The ``steps`` of a cascade, narrowest first, which compare a ``score``: entropy or max_probability.
+
+    An example that a step is not sure of goes on to the next. If the last is not sure either, the answer is "I don't
+    know".
+    """
 
     steps: tuple[Step, ...]
     score: str = "max_probability"
 
     def sure(self, number: int, outputs: Arrays) -> np.ndarray:
-        """Of each example (B,) whether the step with this number answers it; the last step answers all."""
+        """Of each example (B,) whether the step with this number answers it."""
         step = self.steps[number]
-        if number == len(self.steps) - 1 or step.threshold is None:
+        if step.threshold is None:
             return np.ones(len(outputs["probs"]), bool)
         if step.calibrated is None:
             log_probs = np.log(np.maximum(outputs["probs"].astype(np.float64), _TINY))
@@ -43,8 +47,9 @@ class Cascading:
 
 
 def until_probable(widths: tuple[Width, ...], probability: float) -> Cascading:
-    """The cascade of all widths in which one answers if its most probable class has at least this probability."""
-    return Cascading(tuple(Step(number, -float(np.log(probability))) for number in range(len(widths))))
+    """The cascade in which a width answers if its most probable class is so probable; the widest answers all."""
+    *narrower, widest = range(len(widths))
+    return Cascading((*(Step(number, -float(np.log(probability))) for number in narrower), Step(widest)))
 
 
 def cascading_in(about: Mapping[str, Any], widths: tuple[Width, ...]) -> Cascading | None:

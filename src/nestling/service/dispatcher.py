@@ -26,7 +26,7 @@ from nestling.service.controller import (
     paced,
     within,
 )
-from nestling.service.engine import Engine
+from nestling.service.engine import ANSWERED, Engine
 from nestling.service.finishing import finished
 from nestling.service.metrics import Metrics
 from nestling.service.options import Serving
@@ -50,7 +50,8 @@ class Wish:
 class Answer:
     """The ``outputs`` for the examples of a request, and the number of the width that answered each of them.
 
-    ``thresholds`` are those of the conformal sets of the first example.
+    ``thresholds`` are those of the conformal sets of the first example. Where the network tells classes apart, the
+    outputs have ``ANSWERED``: it is false if a cascade ended in "I don't know".
     """
 
     outputs: dict[str, np.ndarray]
@@ -254,16 +255,17 @@ class Dispatcher:
 
     def _give(self, width: int, piece: _Piece, own: dict[str, np.ndarray]) -> None:
         """Take the outputs of a piece; what a cascade is unsure of goes on at the front of the queue."""
-        request, cascade = piece.request, piece.request.wish.cascade
+        request, cascade, step = piece.request, piece.request.wish.cascade, piece.step + 1
         sure = np.ones(len(piece.rows), bool) if cascade is None else cascade.sure(piece.step, own)
-        if sure.any():
-            done = {name: array[sure] for name, array in own.items()}
-            request.parts.append((piece.rows[sure], width, done))
+        goes_on = np.zeros_like(sure) if cascade is None or step == len(cascade.steps) else ~sure
+        if not goes_on.all():
+            known = {ANSWERED: sure} if self.engine.tells_classes else {}
+            done = {name: array[~goes_on] for name, array in (own | known).items()}
+            request.parts.append((piece.rows[~goes_on], width, done))
             request.thresholds = self._calibrated(width, piece).thresholds
             self.metrics.answered(self.engine.widths[width].name, done)
-        if cascade is not None and not sure.all():
-            step = piece.step + 1
-            self._pieces.appendleft(_Piece(request, piece.rows[~sure], cascade.steps[step].width, step))
+        if cascade is not None and goes_on.any():
+            self._pieces.appendleft(_Piece(request, piece.rows[goes_on], cascade.steps[step].width, step))
         else:
             request.finish()
 

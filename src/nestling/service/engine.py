@@ -11,6 +11,10 @@ from nestling.runtime import BATCH
 from nestling.service.finishing import finished
 from nestling.service.width import Arrays, Port, Width
 
+ANSWERED = "answered"
+"""The output that says whether an example got an answer, which it always does except at the end of a cascade."""
+WIDTH = "width"
+"""The output that names the width that answered each example."""
 OPEN = 16
 """Stands for an open size of which nothing is known."""
 
@@ -51,6 +55,16 @@ class Engine(ABC):
     def outputs(self) -> dict[str, np.ndarray]:
         """The answer for one example of zeros, for the names, dtypes and shapes of outputs."""
         return self.answer(len(self.widths) - 1, self.zeros(1))
+
+    @property
+    def tells_classes(self) -> bool:
+        """Whether an answer is one class per example, of which a width can be sure or not."""
+        return "probs" in self.outputs and self.outputs["probs"].ndim == 2
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of all outputs of the service."""
+        return (*self.outputs, *((ANSWERED,) if self.tells_classes else ()), WIDTH)
 
     @cached_property
     def ports(self) -> tuple[Port, ...]:

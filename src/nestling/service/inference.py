@@ -10,15 +10,13 @@ import numpy as np
 
 from nestling.service.cascading import Cascading, until_probable
 from nestling.service.dispatcher import Answer, Wish
-from nestling.service.engine import Engine
+from nestling.service.engine import WIDTH, Engine
 from nestling.service.refusals import Refused, shown
 from nestling.service.tensors import Object, read_tensor, split_body, write_tensor
 from nestling.service.width import Arrays
 
 HEADER_LENGTH = "inference-header-content-length"
 """The header that says how many bytes of a body are JSON."""
-WIDTH = "width"
-"""The output that names the width that answered each example."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +30,7 @@ class Inference:
 
 
 def read_inference(
-    body: bytes, header_length: str | None, engine: Engine, names: tuple[str, ...], most: int, fitted: Cascading | None
+    body: bytes, header_length: str | None, engine: Engine, most: int, fitted: Cascading | None
 ) -> Inference:
     """What a body asks for.
 
@@ -40,7 +38,6 @@ def read_inference(
         body: JSON, and the bytes of tensors behind it.
         header_length: the value of the header ``Inference-Header-Content-Length``, if there is one.
         engine: the network.
-        names: its outputs.
         most: the most examples in one request.
         fitted: the cascade whose thresholds were fitted, if there is one.
 
@@ -55,7 +52,7 @@ def read_inference(
     number = asked.get("id")
     if number is not None and not isinstance(number, str):
         raise Refused(400, f"id must be text, and is {shown(number)}")
-    outputs = _outputs(asked, names, binary=parameters.get("binary_data_output") is True)
+    outputs = _outputs(asked, engine.output_names, binary=parameters.get("binary_data_output") is True)
     return Inference(inputs, wish_of(parameters, engine, fitted), outputs, number)
 
 
@@ -127,7 +124,7 @@ def _width(value: object, engine: Engine) -> int:
 
 
 def _cascade(value: object, engine: Engine, fitted: Cascading | None) -> Cascading:
-    if "probs" not in engine.outputs or engine.outputs["probs"].ndim != 2:
+    if not engine.tells_classes:
         raise Refused(400, "confidence needs a network that gives each example one class")
     if value is True or value == "fitted":
         if fitted is None:

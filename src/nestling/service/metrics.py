@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from nestling.service.engine import ANSWERED
+
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The upper ends of the bins of latency."""
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -24,6 +26,7 @@ class Metrics:
         self._seconds = 0.0
         self._examples: Counter[str] = Counter()
         self._nats: Counter[str] = Counter()
+        self._unanswered = 0
 
     def ended(self, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered with a status."""
@@ -33,8 +36,10 @@ class Metrics:
             self._seconds += seconds
 
     def answered(self, width: str, outputs: Mapping[str, np.ndarray]) -> None:
-        """Count examples that a width answered, and their entropy."""
+        """Count examples that ended at a width, their entropy, and how many of them got no answer."""
         self._examples[width] += len(next(iter(outputs.values())))
+        if ANSWERED in outputs:
+            self._unanswered += int((~outputs[ANSWERED]).sum())
         if "entropy" in outputs:
             entropy = outputs["entropy"]
             self._nats[width] += float(entropy.reshape(len(entropy), -1).mean(1).sum())  # type: ignore[assignment]
@@ -54,8 +59,10 @@ class Metrics:
             total += count
             lines.append(_line("request_seconds_bucket", total, le=end))
         lines += [_line("request_seconds_sum", self._seconds), _line("request_seconds_count", total)]
-        lines += _family("examples_total", "counter", "Examples that were answered, by width.")
+        lines += _family("examples_total", "counter", "Examples, by the width at which they ended.")
         lines += _by_width("examples_total", self._examples.items())
+        lines += _family("unanswered_total", "counter", "Examples to which the last width of a cascade had no answer.")
+        lines += [_line("unanswered_total", self._unanswered)]
         lines += _family(
             "entropy_nats_total", "counter", "Sum of the entropy of answers, by width: divide by examples."
         )

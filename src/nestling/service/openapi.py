@@ -1,9 +1,10 @@
 """The description of a service as OpenAPI has it: every path, what it takes, and what it answers."""
 
 from collections.abc import Iterable
+from itertools import combinations
 from typing import Any
 
-from nestling.service.engine import Engine
+from nestling.service.engine import ANSWERED, Engine
 from nestling.service.images import FIELD
 from nestling.service.options import Serving
 from nestling.service.tensors import DATATYPES
@@ -63,16 +64,30 @@ def _paths(engine: Engine, name: str) -> Part:
         about = _operation("The model: its inputs, outputs and widths.", _json(_named("Model")), [404])
         paths[path] = {"parameters": given, "get": about}
         paths[f"{path}/ready"] = {"parameters": given, "get": _ready("Whether the model takes requests.", ready, [404])}
-        paths[f"{path}/infer"] = {"parameters": given, "post": _infer()}
+        paths[f"{path}/infer"] = {"parameters": given, "post": _infer(engine)}
     return paths
 
 
-def _infer() -> Part:
+def _infer(engine: Engine) -> Part:
     about = "Inference. Tensors are JSON, or bytes behind it: then the header says how many bytes are JSON."
     header = {"name": "Inference-Header-Content-Length", "in": "header", "schema": {"type": "integer", "minimum": 0}}
     answers = _json(_named("Answer")) | {"application/octet-stream": {"type": "string", "format": "binary"}}
-    body = {"required": True, "content": {"application/json": {"schema": _named("Inference")}}}
+    content = {"schema": _named("Inference"), "example": {"inputs": _zeros(engine)}}
+    body = {"required": True, "content": {"application/json": content}}
     return _operation(about, answers, [400, 404, 503]) | {"parameters": [header], "requestBody": body}
+
+
+def _zeros(engine: Engine) -> list[Part]:
+    """Inputs for one example that a request may have."""
+    return [
+        {
+            "name": name,
+            "shape": list(array.shape),
+            "datatype": DATATYPES[str(array.dtype)],
+            "data": array.ravel().tolist(),
+        }
+        for name, array in engine.zeros(1).items()
+    ]
 
 
 def _predict(engine: Engine) -> Part:
@@ -81,7 +96,8 @@ def _predict(engine: Engine) -> Part:
     content: Part = {kind: {"schema": image} for kind in kinds}
     content["multipart/form-data"] = {"schema": _object({FIELD: image}, [FIELD])}
     about = "The class of an image, which is resized to what the network takes."
-    parameters = [{"name": name, "in": "query", "schema": schema} for name, schema in _wishes(engine).items()]
+    wish = {"type": "object", "properties": _wishes(engine), "maxProperties": 1}
+    parameters = [{"name": "wish", "in": "query", "style": "form", "explode": True, "schema": wish}]
     body = {"required": True, "content": content}
     answer = _operation(about, _json(_named("Prediction")), [400, 503])
     return answer | {"parameters": parameters, "requestBody": body}
@@ -119,12 +135,14 @@ def _inference(engine: Engine, options: Serving) -> Part:
         )
         for port in engine.ports
     ]
-    output = _object({"name": {"enum": [*engine.outputs, "width"]}, "parameters": {"type": "object"}}, ["name"])
-    wishes = _wishes(engine) | {"binary_data_output": _BOOL}
+    output = _object({"name": {"enum": list(engine.output_names)}, "parameters": {"type": "object"}}, ["name"])
+    wishes = _wishes(engine)
+    one = {"not": {"anyOf": [{"required": list(pair)} for pair in combinations(wishes, 2)]}}
+    parameters: Part = {"type": "object", "properties": wishes | {"binary_data_output": _BOOL}} | one
     return _object(
         {
             "id": _TEXT,
-            "parameters": {"type": "object", "properties": wishes},
+            "parameters": parameters,
             "inputs": {"type": "array", "items": {"anyOf": inputs}, "minItems": len(inputs), "maxItems": len(inputs)},
             "outputs": {"type": "array", "items": output},
         },
@@ -135,7 +153,7 @@ def _inference(engine: Engine, options: Serving) -> Part:
 def _answer(engine: Engine) -> Part:
     tensor = _object(
         {
-            "name": {"enum": [*engine.outputs, "width"]},
+            "name": {"enum": list(engine.output_names)},
             "shape": {"type": "array", "items": {"type": "integer"}},
             "datatype": _TEXT,
             "data": {"type": "array"},
@@ -152,7 +170,9 @@ def _answer(engine: Engine) -> Part:
 def _prediction(engine: Engine) -> Part:
     numbers = {"type": "object", "additionalProperties": _NUMBER}
     sets = {"type": "object", "additionalProperties": {"type": "array", "items": _TEXT}}
-    entries = {"class": _TEXT, "probability": _NUMBER, "probabilities": numbers, "uncertainty": numbers, "sets": sets}
+    or_none: list[Part] = [{"type": [own["type"], "null"]} for own in (_TEXT, _NUMBER)]
+    entries: Part = {ANSWERED: _BOOL, "class": or_none[0], "probability": or_none[1]}
+    entries |= {"probabilities": numbers, "uncertainty": numbers, "sets": sets}
     is_class = "probs" in engine.outputs
     return _object((entries if is_class else {}) | {"width": _TEXT, "ms": _NUMBER}, ["width", "ms"])
 

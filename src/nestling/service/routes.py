@@ -14,9 +14,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from nestling.service.cascading import cascading_in
-from nestling.service.engine import Engine
+from nestling.service.engine import ANSWERED, WIDTH, Engine
 from nestling.service.images import image_in, image_input
-from nestling.service.inference import HEADER_LENGTH, WIDTH, read_inference, wish_of, written
+from nestling.service.inference import HEADER_LENGTH, read_inference, wish_of, written
 from nestling.service.intake import Intake
 from nestling.service.metrics import TYPE, Metrics
 from nestling.service.openapi import description
@@ -37,7 +37,7 @@ class Routes:
     def __init__(self, engine: Engine, name: str, options: Serving, intake: Intake, metrics: Metrics) -> None:
         self._engine, self._called, self._options = engine, name, options
         self._cascade = cascading_in(engine.about, engine.widths)
-        self._intake, self._counts, self._outputs = intake, metrics, (*engine.outputs, WIDTH)
+        self._intake, self._counts = intake, metrics
         self._decoder = ThreadPoolExecutor(1, "nestling-decode")  # one at a time, since a large image takes memory
         model = "/v2/models/{name}"
         self._routes = [
@@ -92,7 +92,10 @@ class Routes:
             )
             for name, array in self._engine.outputs.items()
         ]
-        outputs.append({"name": WIDTH, "datatype": TEXT, "shape": [-1]})
+        own = {ANSWERED: DATATYPES["bool"], WIDTH: TEXT}
+        outputs += [
+            {"name": name, "datatype": own[name], "shape": [-1]} for name in self._engine.output_names if name in own
+        ]
         about = {"widths": ", ".join(width.name for width in self._engine.widths)}
         return JSONResponse(
             {
@@ -116,7 +119,7 @@ class Routes:
             began = time.perf_counter()
             length, body = request.headers.get(HEADER_LENGTH), await request.body()
             most = self._options.max_batch
-            asked = read_inference(body, length, self._engine, self._outputs, most, self._cascade)
+            asked = read_inference(body, length, self._engine, most, self._cascade)
             answer = await self._intake.answer(asked.inputs, asked.wish)
             names = dict.fromkeys(self._engine.widths[number].name for number in answer.widths)
             parameters = {"width": ", ".join(names), "ms": _ms_since(began)}
@@ -152,7 +155,8 @@ class Routes:
         return JSONResponse(description(self._engine, self._called, self._options))
 
     async def _page(self, _: Request) -> Response:
-        return HTMLResponse(page(self._engine, self._called), headers={"content-security-policy": content_policy()})
+        content = page(self._engine, self._called, has_cascade=self._cascade is not None)
+        return HTMLResponse(content, headers={"content-security-policy": content_policy()})
 
     def _check_model(self, request: Request) -> None:
         name, version = request.path_params["name"], request.path_params.get("version", VERSION)

@@ -4,12 +4,13 @@ from base64 import b64encode
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import urlencode
 
 from nestling.markup import Html, element, html
 from nestling.service.engine import Engine
 
 
-def page(engine: Engine, name: str) -> str:
+def page(engine: Engine, name: str, *, has_cascade: bool = False) -> str:
     """The page for a network, as HTML."""
     head = element(
         "head",
@@ -18,13 +19,17 @@ def page(engine: Engine, name: str) -> str:
         element("title", f"{name} · nestling"),
         element("style", Html(_file("page.css"))),
     )
-    body = element("body", _main(engine, name), element("script", Html(_file("page.js"))))
+    body = element("body", _main(engine, name, has_cascade), element("script", Html(_file("page.js"))))
     return html(Html("<!doctype html>"), element("html", head, body, lang="en"))
 
 
-def _main(engine: Engine, name: str) -> Html:
+def _main(engine: Engine, name: str, has_cascade: bool) -> Html:
     widths = [element("option", "as the load allows", value="")]
-    widths += [element("option", width.name, value=width.name) for width in reversed(engine.widths)]
+    if has_cascade:
+        widths.append(element("option", "as the fitted cascade decides", value=urlencode({"confidence": "fitted"})))
+    widths += [
+        element("option", width.name, value=urlencode({"width": width.name})) for width in reversed(engine.widths)
+    ]
     drop = element(
         "label",
         element("span", "Choose an image, or drop it here", class_="lead"),

@@ -19,7 +19,10 @@ function choose(found) {
 
 function show(found) {
   const parts = [];
-  if ("class" in found) {
+  if (found.answered === false) {
+    parts.push(made("p", "I don't know", { className: "class" }));
+    parts.push(made("p", "The last width of the cascade is too unsure. This is what it thinks:", { className: "soft" }));
+  } else if ("class" in found) {
     parts.push(made("p", `${found.class} · ${(100 * found.probability).toFixed(1)} %`, { className: "class" }));
   }
   const facts = [["width", found.width], ["time", `${found.ms} ms`]];
@@ -61,10 +64,9 @@ form.addEventListener("submit", async (event) => {
   if (!image) { fail("Choose an image first."); file.focus(); return; }
   const headers = { "Content-Type": "application/octet-stream" };
   if (by("token").value) headers.Authorization = `Bearer ${by("token").value}`;
-  const width = by("width").value;
+  const wish = by("width").value;
   try {
-    const path = width ? `predict?width=${encodeURIComponent(width)}` : "predict";
-    const response = await fetch(path, { method: "POST", body: image, headers });
+    const response = await fetch(wish ? `predict?${wish}` : "predict", { method: "POST", body: image, headers });
     const found = await response.json();
     if (response.ok) show(found); else fail(found.error);
   } catch (error) {
