@@ -5,7 +5,7 @@ VENV := .venv
 TORCH := torch==2.13.0
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types pytest docs coverage soak bench browser clean
+.PHONY: demo test lint types pytest docs coverage soak bench paper-smoke tables browser clean
 
 demo: $(VENV)/installed
 	$(BIN)/nestling demo
@@ -56,6 +56,21 @@ browser:
 bench: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps bayesian-torch torchbnn blitz-bayesian-pytorch
 	$(BIN)/python benchmarks/all.py --out bench.json
+
+# What is missing of a paper's rows, run by run, and then the tables; stopped, it goes on. The data are in $NESTLING_DATA.
+# paper-bn3, paper-fn3, paper-sparse-vd, paper-vbd, paper-bb (beta-Bernoulli dropout).
+PAPER_bb := beta_bernoulli
+paper-%: $(VENV)/installed
+	$(BIN)/python experiments/papers.py run $(or $(PAPER_$*),$(subst -,_,$*))
+	$(BIN)/python experiments/pages.py write
+
+# A step of every experiment, on small files of the official layouts.
+paper-smoke: $(VENV)/installed
+	$(BIN)/pytest -n auto tests/experiments
+
+# The tables of the pages again, from the rows.
+tables: $(VENV)/installed
+	$(BIN)/python experiments/pages.py write
 
 # Installed again whenever pyproject.toml changes.
 $(VENV)/installed: pyproject.toml

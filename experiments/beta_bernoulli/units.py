@@ -9,8 +9,8 @@ activations are not counted) and parameters (weights and biases; for the depende
 """
 
 import argparse
-import json
 import statistics
+import sys
 import time
 import warnings
 from collections import defaultdict
@@ -26,6 +26,9 @@ from torch import Tensor, nn
 import nestling as nl
 from nestling.prediction import ClassScores
 from nestling.pruning import Pruned, prune
+
+sys.path.append(str(Path(__file__).parents[1]))
+from rows import Row, add, each, grouped, markdown, read, spread
 
 PAPERS = {
     ("lenet_500_300", "vbd"): "1.35 %, 179-160-60",
@@ -164,22 +167,12 @@ def seconds(function: Callable[[], object]) -> float:
     return statistics.median(times)
 
 
-def table(path: Path) -> None:
-    rows = defaultdict(list)
-    for line in path.read_text().splitlines():
-        own = json.loads(line)
-        rows[own["network"], own["method"]].append(own)
-    print(
-        "| network | method | paper | error % (each) | kept | MACs, times fewer | parameters % "
-        "| times faster, batch 1 / 64: torch, onnxruntime |"
-    )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for key, runs in rows.items():
-        errors = ", ".join(f"{own['error']:.2f}" for own in runs)
-        mean = statistics.mean(own["error"] for own in runs)
-        kept = "-".join(
-            f"{statistics.median(column):.0f}" for column in zip(*(own["kept"] for own in runs), strict=True)
-        )
+def table(rows: list[Row]) -> str:
+    lines = []
+    for (network, method), runs in grouped(rows, "network", "method").items():
+        errors = [own["error"] for own in runs]
+        columns = zip(*(own["kept"] for own in runs), strict=True)
+        kept = "-".join(f"{statistics.median(column):.0f}" for column in columns)
         macs = statistics.median(own["macs"][0] / own["macs"][1] for own in runs)
         share = statistics.median(100 * own["params"][1] / own["params"][0] for own in runs)
         fast = ", ".join(
@@ -189,10 +182,10 @@ def table(path: Path) -> None:
             )
             for runtime in ("torch", "onnx")
         )
-        print(
-            f"| {key[0]} | {key[1]} | {PAPERS[key]} | {mean:.2f} ({errors}) "
-            f"| {kept} | {macs:.1f} | {share:.1f} | {fast} |"
-        )
+        error = f"{spread(errors, 2)} ({each(errors, 2)})"
+        lines.append([network, method, PAPERS[network, method], error, kept, f"{macs:.1f}", f"{share:.1f}", fast])
+    head = ["network", "method", "paper", "error % (each)", "kept", "MACs, times fewer", "parameters %"]
+    return markdown([*head, "times faster, batch 1 / 64: torch, onnxruntime"], lines)
 
 
 def main() -> None:
@@ -214,14 +207,11 @@ def main() -> None:
     given = vars(parser.parse_args())
     torch.set_num_threads(1)
     if given.pop("command") == "table":
-        table(given["path"])
+        print(table(read(given["path"])))
         return
     out = given.pop("out")
     positional = [given.pop(name) for name in ("method", "network", "seed", "pretrain", "threshold")]
-    found = run(*positional, **{name: value for name, value in given.items() if value is not None})
-    with out.open("a") as file:
-        file.write(json.dumps(found) + "\n")
-    print(json.dumps(found))
+    add(out, run(*positional, **{name: value for name, value in given.items() if value is not None}))
 
 
 if __name__ == "__main__":

@@ -5,10 +5,8 @@ python experiments/bn3/mnist.py table results.jsonl
 """
 
 import argparse
-import json
-import statistics
+import sys
 import time
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,9 @@ import torch
 
 import nestling as nl
 from nestling.prediction import ClassScores
+
+sys.path.append(str(Path(__file__).parents[1]))
+from rows import Row, add, changes, grouped, markdown, num_seeds, read, spread
 
 WIDTHS = (4, 6, 8, 12, 16, 24, 32)
 NUM_BLOCKS, NUM_ALWAYS = 32, 4
@@ -63,9 +64,9 @@ def plain(seed: int) -> tuple[dict[str, Any], nl.Recipe]:
 METHODS = {method.__name__: method for method in (nested, nested_plain, bn3, fn3, fn3_our_draws, plain)}
 
 
-def run(name: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
+def run(name: str, seed: int, changed: dict[str, Any]) -> Row:
     options, chosen = METHODS[name](seed)
-    chosen = chosen.but(**changes)
+    chosen = chosen.but(**changed)
     torch.manual_seed(seed)
     data = nl.data.load("mnist", seed=seed)
     foreign = nl.data.load("kmnist", splits=("test",)).normalised_like(data)
@@ -90,32 +91,21 @@ def run(name: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
             "temperature": None if calibration is None else calibration.temperature,
         }
     keep = {key: [round(float(k), 3) for k in order.keep_probs().detach()] for key, order in network.orders.items()}
-    return {"method": name, "seed": seed, "changes": changes, "seconds": round(seconds), "rows": rows, "keep": keep}
+    return {"method": name, "seed": seed, "changes": changed, "seconds": round(seconds), "rows": rows, "keep": keep}
 
 
-def table(path: Path) -> str:
-    runs = defaultdict(list)
-    for line in path.read_text().splitlines():
-        record = json.loads(line)
-        label = " ".join([record["method"], *(f"{k}={v}" for k, v in record["changes"].items())])
-        runs[label].append(record)
-    head = f"| blocks kept of {NUM_BLOCKS} | " + " | ".join(map(str, WIDTHS)) + " |"
-    lines = [head, "| --- |" + " --- |" * len(WIDTHS)]
-    for label, records in runs.items():
-        cells = [_cell([r["rows"][str(width)] for r in records if str(width) in r["rows"]]) for width in WIDTHS]
-        lines.append(f"| {label} ({len(records)} seeds) | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def table(rows: list[Row]) -> str:
+    lines = []
+    for own in grouped(rows, "method", "changes").values():
+        label = " ".join([own[0]["method"], *(f"{name}={value}" for name, value in own[0]["changes"].items())])
+        cells = [_cell([row["rows"][str(width)] for row in own if str(width) in row["rows"]]) for width in WIDTHS]
+        lines.append([f"{label} ({num_seeds(own)})", *cells])
+    return markdown([f"blocks kept of {NUM_BLOCKS}", *map(str, WIDTHS)], lines)
 
 
-def _cell(rows: list[dict[str, float]]) -> str:
-    if not rows:
-        return "-"
-    parts = []
-    for key, digits in (("accuracy", 2), ("ece", 2), ("aupr", 1)):
-        values = [100 * row[key] for row in rows]
-        spread = statistics.stdev(values) if len(values) > 1 else 0.0
-        parts.append(f"{statistics.mean(values):.{digits}f} ±{spread:.{digits}f}")
-    return " / ".join(parts)
+def _cell(rows: list[Row]) -> str:
+    figures = (("accuracy", 2), ("ece", 2), ("aupr", 1))
+    return " / ".join(spread([100 * row[key] for row in rows], digits) for key, digits in figures) if rows else "-"
 
 
 def main() -> None:
@@ -129,12 +119,9 @@ def main() -> None:
     commands.add_parser("table").add_argument("path", type=Path)
     asked = parser.parse_args()
     if asked.command == "table":
-        print(table(asked.path))
+        print(table(read(asked.path)))
         return
-    changes = {name: json.loads(value) for name, _, value in (item.partition("=") for item in asked.set)}
-    line = json.dumps(run(asked.method, asked.seed, changes))
-    with asked.out.open("a") as file:
-        file.write(line + "\n")
+    add(asked.out, run(asked.method, asked.seed, changes(asked.set)))
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 Draws are made in several sets, since two sets of 100 draws differ too; the first of them sees
 out-of-distribution images as well.
 
-NESTLING_DATA=folder python experiments/bn3/one_pass.py lenet_300_100 0 --out one_pass.jsonl
-NESTLING_DATA=folder python experiments/bn3/one_pass.py vgg11 0 --epochs 30 --precision bfloat16 --out one_pass.jsonl
+NESTLING_DATA=folder python experiments/bn3/one_pass.py run lenet_300_100 0 --out one_pass.jsonl
+NESTLING_DATA=folder python experiments/bn3/one_pass.py run vgg11 0 --epochs 30 --out one_pass.jsonl
+python experiments/bn3/one_pass.py table one_pass.jsonl
 """
 
 import argparse
-import json
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,9 @@ import nestling as nl
 from nestling.prediction import ClassScores
 from nestling.prediction.forward_passes import By, passes
 from nestling.prediction.likelihoods import Categorical
+
+sys.path.append(str(Path(__file__).parents[1]))
+from rows import Row, add, grouped, markdown, read
 
 CUTS = (0.25, 0.5, 1.0)
 SAMPLES, BATCH = 100, 250
@@ -78,24 +82,42 @@ def variance_kept(nested: nl.Nested, x: torch.Tensor) -> list[float]:
     return found
 
 
+def table(rows: list[Row]) -> str:
+    """By draws (their first set) / in one pass."""
+    lines = []
+    for (network, epochs, seed, cut), own in grouped(rows, "network", "epochs", "seed", "cut").items():
+        ways = [row for row in own if row.get("set") == 0]
+        if len(ways) == 2:
+            figures = [
+                " / ".join(f"{row[key]:.{digits}f}" for row in ways)
+                for key, digits in (("accuracy", 2), ("nll", 4), ("ece", 2), ("aupr", 1))
+            ]
+            lines.append([f"{network}, {epochs} epochs, seed {seed}", f"{cut:.0%}", *figures])
+    return markdown(["network", "width", "accuracy %", "NLL", "ECE %", "AUPR %"], lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("network", choices=tuple(NETWORKS))
-    parser.add_argument("seed", type=int)
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--images", type=int, default=10_000, help="of the test set, and as many of other data")
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of training")
-    parser.add_argument("--by", nargs="+", choices=("draws", "moments"), default=("draws", "moments"))
-    parser.add_argument("--sets", type=int, default=2, help="of 100 draws")
-    parser.add_argument("--folder", type=Path, help="where to keep the run, or to find it")
-    parser.add_argument("--out", type=Path, required=True)
+    commands = parser.add_subparsers(required=True, dest="command")
+    running = commands.add_parser("run")
+    running.add_argument("network", choices=tuple(NETWORKS))
+    running.add_argument("seed", type=int)
+    running.add_argument("--epochs", type=int, default=5)
+    running.add_argument("--images", type=int, default=10_000, help="of the test set, and as many of other data")
+    running.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of training")
+    running.add_argument("--by", nargs="+", choices=("draws", "moments"), default=("draws", "moments"))
+    running.add_argument("--sets", type=int, default=2, help="of 100 draws")
+    running.add_argument("--folder", type=Path, help="where to keep the run, or to find it")
+    running.add_argument("--out", type=Path, required=True)
+    commands.add_parser("table").add_argument("path", type=Path)
     asked = parser.parse_args()
+    if asked.command == "table":
+        print(table(read(asked.path)))
+        return
     torch.set_num_threads(1)
     how = asked.epochs, asked.images, asked.precision, asked.folder, asked.by, asked.sets
     for record in run(asked.network, asked.seed, *how):
-        with asked.out.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-        print(json.dumps(record))
+        add(asked.out, record)
 
 
 if __name__ == "__main__":

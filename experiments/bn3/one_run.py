@@ -10,10 +10,9 @@ plain networks: nobody knows the right number of epochs beforehand.
 """
 
 import argparse
-import json
 import statistics
+import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,9 @@ import torch
 import nestling as nl
 from nestling.data import Data
 from nestling.prediction import ClassScores
+
+sys.path.append(str(Path(__file__).parents[1]))
+from rows import Row, add, grouped, markdown, read
 
 WIDTHS = (0.25, 0.5, 0.75, 1.0)
 HIDDEN = {"digits": (256, 128), "mnist": (512, 128)}
@@ -89,30 +91,24 @@ def run(name: str, seed: int, methods: Sequence[str]) -> Iterator[dict[str, Any]
         yield record
 
 
-def table(path: Path) -> None:
-    rows = defaultdict(list)
-    for line in path.read_text().splitlines():
-        own = json.loads(line)
-        rows[own["data"], own["method"]].append(own)
-    print("| data, method | one nested run, CPU s | four plain networks, CPU s | epochs: nested; plain of each width |")
-    print("| --- | --- | --- | --- |")
-    for (name, method), runs in rows.items():
-        ours = [own["seconds"] for own in runs]
-        theirs = [sum(each["seconds"] for each in own["plain"]) for own in runs]
+def table(rows: list[Row]) -> str:
+    """What it cost, and below it how accurate the networks are."""
+    costs, accurate = [], []
+    for (name, method), runs in grouped(rows, "data", "method").items():
+        ours = statistics.mean(own["seconds"] for own in runs)
+        theirs = statistics.mean(sum(each["seconds"] for each in own["plain"]) for own in runs)
         epochs = ", ".join(
             "-".join(f"{each['epochs']}{'' if each['reached'] else ' (not reached)'}" for each in own["plain"])
             for own in runs
         )
-        print(
-            f"| {name}, {method} | {statistics.mean(ours):.0f} | {statistics.mean(theirs):.0f} "
-            f"| {runs[0]['epochs']}; {epochs} |"
-        )
-    print("\n| data, method | test accuracy at 25, 50, 75, 100 %: nested | plain |\n| --- | --- | --- |")
-    for (name, method), runs in rows.items():
-        ours = [statistics.mean(column) for column in zip(*(own["test"] for own in runs), strict=True)]
-        theirs = [statistics.mean(each["plain"][place]["test"] for each in runs) for place in range(len(WIDTHS))]
-        shown = (" / ".join(f"{value:.2f}" for value in column) for column in (ours, theirs))
-        print(f"| {name}, {method} | {' | '.join(shown)} |")
+        costs.append([f"{name}, {method}", f"{ours:.0f}", f"{theirs:.0f}", f"{runs[0]['epochs']}; {epochs}"])
+        columns = list(zip(*(own["test"] for own in runs), strict=True))
+        alone = [[each["plain"][place]["test"] for each in runs] for place in range(len(WIDTHS))]
+        shown = (" / ".join(f"{statistics.mean(column):.2f}" for column in own) for own in (columns, alone))
+        accurate.append([f"{name}, {method}", *shown])
+    head = ["data, method", "one nested run, CPU s", "four plain networks, CPU s"]
+    first = markdown([*head, "epochs: nested; plain of each width"], costs)
+    return f"{first}\n\n{markdown([head[0], 'test accuracy at 25, 50, 75, 100 %: nested', 'plain'], accurate)}"
 
 
 def main() -> None:
@@ -127,12 +123,10 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if asked.command == "table":
-        table(asked.path)
+        print(table(read(asked.path)))
         return
     for record in run(asked.data, asked.seed, asked.methods):
-        with asked.out.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-        print(json.dumps(record))
+        add(asked.out, record)
 
 
 if __name__ == "__main__":

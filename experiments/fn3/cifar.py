@@ -2,14 +2,13 @@
 
 NESTLING_DATA=folder python experiments/fn3/cifar.py speed
 NESTLING_DATA=folder python experiments/fn3/cifar.py run nested 0 --out results.jsonl
-python experiments/fn3/cifar.py table results.jsonl
+python experiments/fn3/cifar.py table results.jsonl channels
 """
 
 import argparse
-import json
 import statistics
+import sys
 import time
-from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,9 @@ from nestling.prediction import ClassScores, likelihood_named
 from nestling.training.kept_state import Memory
 from nestling.training.loop import Loop
 from nestling.training.run_batches import make_feed
+
+sys.path.append(str(Path(__file__).parents[1]))
+from rows import Row, add, changes, grouped, markdown, num_seeds, read, spread
 
 CUTS = (0.25, 0.5, 0.75, 1.0)
 WIDTH, NUM_BLOCKS, NUM_ALWAYS = 0.25, 8, 2
@@ -78,7 +80,7 @@ class TimedLoop(Loop):
         return result
 
 
-def made(name: str, data: Data, seed: int, changes: dict[str, Any]) -> TimedLoop:
+def prepared(name: str, data: Data, seed: int, changed: dict[str, Any]) -> TimedLoop:
     """The network and the recipe of a method, ready to be trained."""
     method = METHODS[name]
     torch.manual_seed(seed)
@@ -86,21 +88,21 @@ def made(name: str, data: Data, seed: int, changes: dict[str, Any]) -> TimedLoop
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster on a CPU
     options: dict[str, Any] = {"order": "uniform", "weights": None, "num_blocks": NUM_BLOCKS, "num_always": NUM_ALWAYS}
     nested = nl.nest(module, torch.zeros(2, 3, 32, 32), **options | method.nesting)
-    recipe = nl.Recipe(epochs=method.epochs, lr=LR, seed=seed, cuts=CUTS).but(**DRAWN | method.changes | changes)
+    recipe = nl.Recipe(epochs=method.epochs, lr=LR, seed=seed, cuts=CUTS).but(**DRAWN | method.changes | changed)
     feed = make_feed(data, recipe)
     return TimedLoop(nested, feed, recipe, likelihood_named("categorical"), Memory(checkpoints=False))
 
 
-def run(name: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
+def run(name: str, seed: int, changed: dict[str, Any]) -> Row:
     """Train, recalibrate at every cut, and score on the test data."""
     data = nl.data.load("cifar10", seed=seed)
-    loop = made(name, data, seed, changes)
+    loop = prepared(name, data, seed, changed)
     loop.run(quiet=True)
     cuts = CUTS if name == "plain random" else loop.recipe.cuts
     return {
         "method": name,
         "seed": seed,
-        "changes": changes,
+        "changes": changed,
         "epochs": loop.recipe.epochs,
         "CPU seconds": round(loop.seconds, 1),
         "kept epoch": loop.state.kept_epoch,
@@ -130,7 +132,7 @@ def scores_at(nested: Nested, loop: Loop, data: Data, cut: float) -> dict[str, f
 def speed() -> dict[str, float]:
     """CPU seconds of an epoch of each method, from steps that they take in turns."""
     data = nl.data.load("cifar10")
-    loops = {name: made(name, data, 0, {}) for name in METHODS}
+    loops = {name: prepared(name, data, 0, {}) for name in METHODS}
     streams = {name: iter(loop.feed.train) for name, loop in loops.items()}
     for number in range(ROUNDS + 3):
         for name, loop in loops.items():
@@ -142,32 +144,30 @@ def speed() -> dict[str, float]:
     return {name: loop.seconds / ROUNDS * len(loop.feed.train) for name, loop in loops.items()}
 
 
-def table(path: Path) -> str:
-    """A row a method: accuracy / NLL / ECE at each width, mean and spread over seeds."""
-    runs = defaultdict(list)
-    for line in path.read_text().splitlines():
-        record = json.loads(line)
-        apart = record["method"].startswith("apart") and not record["changes"]
-        label = "apart" if apart else " ".join([record["method"], *(f"{k}={v}" for k, v in record["changes"].items())])
-        runs[label].append(record)
-    head = "| | " + " | ".join(f"{cut:.0%}" for cut in CUTS) + " | epochs | CPU seconds |"
-    lines = [head, "| --- |" + " --- |" * (len(CUTS) + 2)]
-    for label, records in runs.items():
-        cells = [_cell([r["rows"][str(cut)] for r in records if str(cut) in r["rows"]]) for cut in CUTS]
-        epochs = ", ".join(str(number) for number in sorted({r["epochs"] for r in records}))
-        seconds = statistics.mean(r["CPU seconds"] for r in records)
-        seeds = len({r["seed"] for r in records})
-        lines.append(f"| {label}, {seeds} seeds | " + " | ".join(cells) + f" | {epochs} | {seconds:.0f} |")
-    return "\n".join(lines)
+def table(rows: list[Row], what: str) -> str:
+    """A row per method: accuracy / NLL / ECE at each width, mean and spread over seeds."""
+    lines = []
+    of_kind = [row | {"label": _label(row)} for row in rows if ("bits" in row["method"]) == (what == "bits")]
+    for label, own in grouped(of_kind, "label").items():
+        cells = [_cell([row["rows"][str(cut)] for row in own if str(cut) in row["rows"]]) for cut in CUTS]
+        epochs = ", ".join(str(number) for number in sorted({row["epochs"] for row in own}))
+        seconds = statistics.mean(row["CPU seconds"] for row in own)
+        lines.append([f"{label[0]}, {num_seeds(own)}", *cells, epochs, f"{seconds:.0f}"])
+    return markdown(["", *(f"{cut:.0%}" for cut in CUTS), "epochs", "CPU seconds"], lines)
 
 
-def _cell(rows: list[dict[str, float]]) -> str:
+def _label(row: Row) -> str:
+    """The method with what was changed of it; networks trained apart, one per width, are one row."""
+    if row["method"].startswith("apart") and not row["changes"]:
+        return "apart"
+    return " ".join([row["method"], *(f"{name}={value}" for name, value in row["changes"].items())])
+
+
+def _cell(rows: list[Row]) -> str:
     if not rows:
         return "-"
-    accuracy = [100 * row["accuracy"] for row in rows]
-    spread = statistics.stdev(accuracy) if len(accuracy) > 1 else 0.0
     nll, ece = (statistics.mean(row[key] for row in rows) for key in ("nll", "ece"))
-    return f"{statistics.mean(accuracy):.2f} ±{spread:.2f} / {nll:.3f} / {100 * ece:.1f}"
+    return f"{spread([100 * row['accuracy'] for row in rows], 2)} / {nll:.3f} / {100 * ece:.1f}"
 
 
 def main() -> None:
@@ -179,20 +179,19 @@ def main() -> None:
     runs.add_argument("--out", type=Path, required=True)
     runs.add_argument("--set", nargs="*", default=[], metavar="NAME=JSON", help="entries of the recipe to change")
     commands.add_parser("speed")
-    commands.add_parser("table").add_argument("path", type=Path)
+    showing = commands.add_parser("table")
+    showing.add_argument("path", type=Path)
+    showing.add_argument("what", choices=("channels", "bits"))
     asked = parser.parse_args()
     if asked.command == "table":
-        print(table(asked.path))
+        print(table(read(asked.path), asked.what))
         return
     torch.set_num_threads(1)
     if asked.command == "speed":
         for name, seconds in speed().items():
             print(f"{name}: {seconds:.1f} CPU seconds an epoch, {METHODS[name].epochs} epochs")
         return
-    changes = {name: json.loads(value) for name, _, value in (item.partition("=") for item in asked.set)}
-    line = json.dumps(run(asked.method, asked.seed, changes))
-    with asked.out.open("a") as file:
-        file.write(line + "\n")
+    add(asked.out, run(asked.method, asked.seed, changes(asked.set)))
 
 
 if __name__ == "__main__":

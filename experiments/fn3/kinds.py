@@ -5,8 +5,8 @@ python experiments/fn3/kinds.py table results.jsonl
 """
 
 import argparse
-import json
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
@@ -19,6 +19,9 @@ import nestling as nl
 from nestling.data import Data
 from nestling.network import Cut, Nested
 from nestling.prediction import ClassScores
+
+sys.path.append(str(Path(__file__).parents[1]))
+from rows import Row, add, markdown, num_seeds, read, spread
 
 SHARES = (0.25, 0.5, 0.65, 0.8)
 TRAINED, SEARCHED, TESTED = 20_000, 500, 5_000
@@ -134,32 +137,22 @@ def scored(nested: Nested, data: Data, cut: Cut) -> dict[str, float]:
     return {"accuracy": 100 * scores.accuracy, "bytes": found.bytes, "macs": found.macs}
 
 
-def table(lines: list[dict[str, Any]]) -> str:
-    """A row a kind: test accuracy, and bytes as a share of the whole network's, by the share of blocks removed."""
-    head = (
-        "| | network | blocks | whole | " + " | ".join(f"{share:.0%} removed" for share in SHARES) + " | cuts scored |"
-    )
-    rows = [head, "| --- |" + " --- |" * (len(SHARES) + 4)]
+def table(rows: list[Row]) -> str:
+    """A row per kind: test accuracy, and bytes as a share of the whole network's, by the share of blocks removed."""
+    lines = []
     for kind, asked in EXPERIMENTS.items():
-        own = [line for line in lines if line["kind"] == kind]
+        own = [row for row in rows if row["kind"] == kind]
         if own:
-            cells = [_cell([line["rows"] for line in own], str(share)) for share in (0.0, *SHARES)]
+            cells = [_cell([row["rows"] for row in own], str(share)) for share in (0.0, *SHARES)]
             options = ", ".join(f"{name} {value}" for name, value in asked.options.items())
-            first = [
-                f"{kind}, {len(own)} {'seed' if len(own) == 1 else 'seeds'}",
-                f"{asked.model} ({options})",
-                str(own[0]["blocks that can go"]),
-            ]
-            scored_cuts = f"{statistics.mean(line['cuts scored'] for line in own):.0f}"
-            rows.append("| " + " | ".join([*first, *cells, scored_cuts]) + " |")
-    return "\n".join(rows)
+            about = [f"{kind}, {num_seeds(own)}", f"{asked.model} ({options})", str(own[0]["blocks that can go"])]
+            lines.append([*about, *cells, f"{statistics.mean(row['cuts scored'] for row in own):.0f}"])
+    return markdown(["", "network", "blocks", "whole", *(f"{s:.0%} removed" for s in SHARES), "cuts scored"], lines)
 
 
-def _cell(rows: list[dict[str, dict[str, float]]], share: str) -> str:
-    accuracy = [row[share]["accuracy"] for row in rows]
+def _cell(rows: list[Row], share: str) -> str:
     size = statistics.mean(row[share]["bytes"] / row["0.0"]["bytes"] for row in rows)
-    spread = f" ±{statistics.stdev(accuracy):.1f}" if len(accuracy) > 1 else ""
-    return f"{statistics.mean(accuracy):.1f}{spread} ({size:.0%})"
+    return f"{spread([row[share]['accuracy'] for row in rows], 1)} ({size:.0%})"
 
 
 def main() -> None:
@@ -173,12 +166,10 @@ def main() -> None:
     commands.add_parser("table").add_argument("results", type=Path)
     given = parser.parse_args()
     if given.command == "table":
-        print(table([json.loads(text) for text in given.results.read_text().splitlines()]))
+        print(table(read(given.results)))
         return
     torch.set_num_threads(1)
-    line = run(given.kind, given.seed, given.epochs)
-    with given.out.open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    add(given.out, run(given.kind, given.seed, given.epochs))
 
 
 if __name__ == "__main__":

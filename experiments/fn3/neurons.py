@@ -6,8 +6,8 @@ python experiments/fn3/neurons.py figure results.jsonl --out fn3.png
 """
 
 import argparse
-import json
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,9 @@ from matplotlib.figure import Figure
 import nestling as nl
 from nestling.network import Cut, Nested
 from nestling.prediction import ClassScores
+
+sys.path.append(str(Path(__file__).parents[1]))
+from rows import Row, add, grouped, markdown, num_seeds, read, spread
 
 NUM_BLOCKS, NUM_ALWAYS = 32, 4
 SHARES = (0.25, 0.5, 0.65, 0.75, 0.85)
@@ -78,18 +81,14 @@ def at_share(line: dict[str, Any], share: float) -> float:
     return float(min(fitting)[1])
 
 
-def table(lines: list[dict[str, Any]]) -> str:
-    """A row a method: mean and spread over seeds of the test accuracy, by the share of neurons removed."""
-    rows = ["| | whole | " + " | ".join(f"{share:.0%} removed" for share in SHARES) + " | cuts scored |"]
-    rows.append("| --- |" + " --- |" * (len(SHARES) + 2))
-    for method in METHODS:
-        own = [line for line in lines if line["method"] == method]
-        if own:
-            columns = [[at_share(line, share) for line in own] for share in (0.0, *SHARES)]
-            cells = [f"{statistics.mean(c):.2f} ±{statistics.pstdev(c):.2f}" for c in columns]
-            scored = statistics.mean(line["evaluations"] for line in own)
-            rows.append(f"| {method}, {len(own)} seeds | " + " | ".join(cells) + f" | {scored:.0f} |")
-    return "\n".join(rows)
+def table(rows: list[Row]) -> str:
+    """A row per method: mean and spread over seeds of the test accuracy, by the share of neurons removed."""
+    lines = []
+    for (method,), own in grouped(rows, "method").items():
+        cells = [spread([at_share(row, share) for row in own], 2) for share in (0.0, *SHARES)]
+        scored = statistics.mean(row["evaluations"] for row in own)
+        lines.append([f"{method}, {num_seeds(own)}", *cells, f"{scored:.0f}"])
+    return markdown(["", "whole", *(f"{share:.0%} removed" for share in SHARES), "cuts scored"], lines)
 
 
 def figure(lines: list[dict[str, Any]], path: Path) -> None:
@@ -128,11 +127,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.command == "run":
         torch.set_num_threads(1)
-        line = run(given.method, given.seed, given.epochs)
-        with given.out.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        add(given.out, run(given.method, given.seed, given.epochs))
         return
-    lines = [json.loads(text) for text in given.results.read_text().splitlines()]
+    lines = read(given.results)
     if given.command == "table":
         print(table(lines))
     else:

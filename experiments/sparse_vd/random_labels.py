@@ -1,10 +1,11 @@
 """MNIST with shuffled labels: sparse VD should prune (nearly) everything, binary dropout memorises them.
 
-NESTLING_DATA=folder python experiments/sparse_vd/random_labels.py sparse_vd 0 --out labels.jsonl
+NESTLING_DATA=folder python experiments/sparse_vd/random_labels.py run sparse_vd 0 --out labels.jsonl
+python experiments/sparse_vd/random_labels.py table labels.jsonl
 """
 
 import argparse
-import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from nestling.pruning.gated import without_widths
 from nestling.pruning.methods import METHODS, pruning_recipe
 from nestling.pruning.regularisers import regularised, regulariser_recipe
 from nestling.pruning.weights import kept_weights, with_noise
+
+sys.path.append(str(Path(__file__).parents[1]))
+from rows import Row, add, grouped, markdown, num_seeds, read, spread
 
 THRESHOLD = 3.0
 
@@ -66,19 +70,34 @@ def accuracy(nested: nl.Nested, data: nl.data.Data, split: str) -> float:
     return scores.accuracy
 
 
+def table(rows: list[Row]) -> str:
+    """A row per method and number of images: what of the labels it learned, and what it removed."""
+    lines = []
+    for (method, examples, epochs), own in grouped(rows, "method", "examples", "epochs").items():
+        found = [spread([row[key] for row in own], 1) for key in ("train_accuracy", "test_accuracy")]
+        sparsity = [row["sparsity"] for row in own if row["sparsity"] is not None]
+        about = [f"{method}, {num_seeds(own)}", f"{examples:,}", str(epochs)]
+        lines.append([*about, *found, spread(sparsity, 1) if sparsity else "-"])
+    head = ["", "images", "epochs", "right on the shuffled training labels, %", "right on the test labels, %"]
+    return markdown([*head, "weights removed, %"], lines)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("method", choices=("sparse_vd", "bernoulli", "none"))
-    parser.add_argument("seed", type=int)
-    parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--examples", type=int, default=10_000)
-    parser.add_argument("--out", type=Path, required=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, dest="command")
+    running = commands.add_parser("run")
+    running.add_argument("method", choices=("sparse_vd", "bernoulli", "none"))
+    running.add_argument("seed", type=int)
+    running.add_argument("--epochs", type=int, default=100)
+    running.add_argument("--examples", type=int, default=10_000)
+    running.add_argument("--out", type=Path, required=True)
+    commands.add_parser("table").add_argument("path", type=Path)
     given = parser.parse_args()
+    if given.command == "table":
+        print(table(read(given.path)))
+        return
     torch.set_num_threads(1)
-    found = run(given.method, given.seed, given.epochs, given.examples)
-    with given.out.open("a") as file:
-        file.write(json.dumps(found) + "\n")
-    print(json.dumps(found))
+    add(given.out, run(given.method, given.seed, given.epochs, given.examples))
 
 
 if __name__ == "__main__":

@@ -5,10 +5,9 @@ python experiments/sparse_vd/weights.py table results.jsonl
 """
 
 import argparse
-import json
 import statistics
+import sys
 import time
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,9 @@ import torch
 
 import nestling as nl
 from nestling.pruning import prune, save_pruned
+
+sys.path.append(str(Path(__file__).parents[1]))
+from rows import Row, add, each, grouped, markdown, read, spread
 
 PAPERS = {
     ("lenet_300_100", "sparse_vd"): "1.92 %, 68 times, 98.9-97.2-62.0 %",
@@ -115,30 +117,27 @@ def error(scores: Any) -> float:  # noqa: ANN401
     return 100 * (1 - float(scores.accuracy))
 
 
-def table(path: Path) -> None:
-    """Means and spread over the seeds beside the papers' rows; ratio is all weights over kept weights, no biases."""
-    rows = defaultdict(list)
-    for line in path.read_text().splitlines():
-        own = json.loads(line)
-        finish = f"{own['epochs']} + {own['finish']} in batches of {own['finish_batch_size']}"
-        finish += f" + {own['tune']} tuned" if own.get("tune") else ""
-        rows[own["network"], own["method"], own["threshold"], finish].append(own)
-    print(
-        "| network, method | paper: error, times smaller, sparsity per layer | threshold, epochs | error %, mean (each)"
-        " | times smaller | sparsity per layer % | bytes in the file |"
+def table(rows: list[Row]) -> str:
+    """Means over the seeds beside the papers' rows; ratio is all weights over kept weights, no biases."""
+    lines = []
+    described = [row | {"training": _training(row)} for row in rows]
+    keys = ("network", "method", "threshold", "training")
+    for (network, method, threshold, epochs), own in grouped(described, *keys).items():
+        errors, ratios = [row["error"] for row in own], [row["compression"] for row in own]
+        layers = "-".join(f"{statistics.mean(c):.1f}" for c in zip(*(row["sparsity"] for row in own), strict=True))
+        size = f"{statistics.mean(row['bytes'] for row in own):.0f} of {own[0]['bytes_before']}"
+        error = f"{spread(errors, 2)} ({each(errors, 2)})"
+        about = [f"{network}, {method}", PAPERS[network, method], f"{threshold:g}, {epochs}"]
+        lines.append([*about, error, each(ratios, 0), layers, size])
+    head = ["network, method", "paper: error, times smaller, sparsity per layer", "threshold, epochs"]
+    return markdown(
+        [*head, "error %, mean (each)", "times smaller", "sparsity per layer %", "bytes in the file"], lines
     )
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for (network, method, threshold, epochs), runs in rows.items():
-        errors = ", ".join(f"{own['error']:.2f}" for own in runs)
-        ratios = ", ".join(f"{own['compression']:.0f}" for own in runs)
-        layers = "-".join(f"{statistics.mean(c):.1f}" for c in zip(*(own["sparsity"] for own in runs), strict=True))
-        mean = statistics.mean(own["error"] for own in runs)
-        size = f"{statistics.mean(own['bytes'] for own in runs):.0f} of {runs[0]['bytes_before']}"
-        print(
-            f"| {network}, {method} | {PAPERS[network, method]} "
-            f"| {threshold:g}, {epochs} | {mean:.2f} ({errors}) "
-            f"| {ratios} | {layers} | {size} |"
-        )
+
+
+def _training(row: Row) -> str:
+    tuned = f" + {row['tune']} tuned" if row.get("tune") else ""
+    return f"{row['epochs']} + {row['finish']} in batches of {row['finish_batch_size']}{tuned}"
 
 
 def main() -> None:
@@ -162,7 +161,7 @@ def main() -> None:
     given = vars(parser.parse_args())
     torch.set_num_threads(1)
     if given.pop("command") == "table":
-        table(given["path"])
+        print(table(read(given["path"])))
         return
     out = given.pop("out")
     positional = [
@@ -179,10 +178,7 @@ def main() -> None:
             "folder",
         )
     ]
-    found = run(*positional, **{name: value for name, value in given.items() if value is not None})
-    with out.open("a") as file:
-        file.write(json.dumps(found) + "\n")
-    print(json.dumps(found))
+    add(out, run(*positional, **{name: value for name, value in given.items() if value is not None}))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ python experiments/vbd/dropout.py table dropout.jsonl
 """
 
 import argparse
-import json
-import statistics
-from collections import defaultdict
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -18,6 +17,9 @@ import nestling as nl
 from nestling.distributions.gates import ConcreteGate, Gate, GaussianGate, gates_of
 from nestling.prediction import ClassScores
 from nestling.pruning.regularisers import Regulariser, regularised, regulariser_recipe
+
+sys.path.append(str(Path(__file__).parents[1]))
+from rows import Row, add, each, grouped, markdown, read, spread
 
 WIDTHS = (100, 340, 580, 820, 1060)
 PAPER = {
@@ -31,10 +33,17 @@ PAPER = {
 }
 
 
-def recipe(seed: int, epochs: int, noise_lr: float, kappa: float, precision: Any) -> nl.Recipe:  # noqa: ANN401
+def recipe(
+    seed: int,
+    epochs: int,
+    noise_lr: float,
+    kappa: float,
+    precision: Any,  # noqa: ANN401
+    schedule: Any,  # noqa: ANN401
+) -> nl.Recipe:
     """The paper's 50 epochs of batches of 1,000 with Adam at 1e-3; kappa is for a learned noise, 1 the bound."""
     own = nl.Recipe(epochs=epochs, batch_size=1000, seed=seed, lr=1e-3, lr_warm_up=0.0, keep="last")
-    return own.but(order_lr=noise_lr, kappa=kappa, kl_warm_up=0.0, precision=precision)
+    return own.but(order_lr=noise_lr, kappa=kappa, kl_warm_up=0.0, precision=precision, schedule=schedule)
 
 
 def run(name: Any, width: int, seed: int, **options: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -42,8 +51,9 @@ def run(name: Any, width: int, seed: int, **options: Any) -> dict[str, Any]:  # 
     data = replace(nl.data.load("mnist", seed=seed), mean=(0.0,), std=(1.0,))
     network = nl.models.build("mlp", hidden=[width] * 3)
     nested = regularised(network, torch.zeros(2, 1, 28, 28), name)
-    nl.train(nested, data, regulariser_recipe(name, recipe(seed, **options)))
-    found = {"name": name, "width": width, "seed": seed, **options}
+    began = time.process_time()
+    nl.train(nested, data, regulariser_recipe(name, recipe(seed, **options)), quiet=True)
+    found = {"name": name, "width": width, "seed": seed, **options, "CPU seconds": round(time.process_time() - began)}
     for split, key in (("test", "error"), ("validation", "validation_error")):
         scores = nl.evaluate(nested, list(data.batches(split, 1000)), samples=0)
         assert isinstance(scores, ClassScores)
@@ -54,23 +64,25 @@ def run(name: Any, width: int, seed: int, **options: Any) -> dict[str, Any]:  # 
 def learned_noise(gate: Gate) -> list[float]:
     """The median log alpha of a layer's units, or the logit of its drop rate; nothing for noise that is given."""
     if isinstance(gate, GaussianGate):
-        return [float(gate.posterior.bounded_log_alpha().median())]
+        return [float(gate.posterior.bounded_log_alpha().detach().median())]
     return [float(gate.drop_logit.detach())] if isinstance(gate, ConcreteGate) else []
 
 
-def table(path: Path) -> None:
-    rows = defaultdict(list)
-    for line in path.read_text().splitlines():
-        own = json.loads(line)
-        rows[own["width"], own["name"]].append(own)
-    print("| width | method | paper, error % | ours, mean | each seed | precision | learned noise, one seed |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for (width, name), runs in sorted(rows.items(), key=lambda row: (row[0][0], list(PAPER).index(row[0][1]))):
-        errors = [own["error"] for own in sorted(runs, key=lambda own: own["seed"])]
-        noise = ", ".join(map(str, runs[0]["noise"]))
-        each, precision = ", ".join(f"{error:.2f}" for error in errors), runs[0]["precision"]
-        paper = PAPER[name][WIDTHS.index(width)]
-        print(f"| {width} | {name} | {paper} | {statistics.mean(errors):.2f} | {each} | {precision} | {noise} |")
+def table(rows: list[Row]) -> str:
+    lines = []
+    rows = sorted(rows, key=lambda row: (row["width"], row.get("schedule", "cosine") != "cosine", _place(row)))
+    whole = [row | {"schedule": row.get("schedule", "cosine")} for row in rows]
+    for (width, schedule, epochs, name), own in grouped(whole, "width", "schedule", "epochs", "name").items():
+        errors = [row["error"] for row in sorted(own, key=lambda row: row["seed"])]
+        paper, about = PAPER[name][WIDTHS.index(width)], f"{epochs} epochs, {schedule}, {own[0]['precision']}"
+        found = [f"{paper:.2f}", spread(errors, 2), each(errors, 2), about, each(own[0]["noise"], 2)]
+        lines.append([str(width), name, *found])
+    head = ["width", "method", "paper, error %", "ours, mean", "each seed", "training", "learned noise, one seed"]
+    return markdown(head, lines)
+
+
+def _place(row: Row) -> int:
+    return list(PAPER).index(row["name"])
 
 
 def main() -> None:
@@ -84,23 +96,22 @@ def main() -> None:
     running.add_argument("--noise-lr", type=float, default=1e-2, help="learning rate of a learned noise")
     running.add_argument("--kappa", type=float, default=1.0, help="weight of a learned noise's divergence")
     running.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of training")
+    running.add_argument("--schedule", choices=("cosine", "constant"), default="cosine", help="of the learning rate")
     running.add_argument("--out", type=Path, required=True)
     commands.add_parser("table").add_argument("path", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.command == "table":
-        table(given.path)
+        print(table(read(given.path)))
         return
     options = {
         "epochs": given.epochs,
         "noise_lr": given.noise_lr,
         "kappa": given.kappa,
         "precision": given.precision,
+        "schedule": given.schedule,
     }
-    found = run(given.name, given.width, given.seed, **options)
-    with given.out.open("a") as file:
-        file.write(json.dumps(found) + "\n")
-    print(json.dumps(found))
+    add(given.out, run(given.name, given.width, given.seed, **options))
 
 
 if __name__ == "__main__":
