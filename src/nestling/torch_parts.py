@@ -3,8 +3,8 @@
 import inspect
 import operator
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Self
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch._guards import detect_fake_mode
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.fx import traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.jit._trace import is_tracing
 from torch.nn import functional as F
@@ -47,6 +48,8 @@ BATCH_NORM_IN_EVAL = torch.ops.aten._native_batch_norm_legit_no_training.default
 """What torch.export makes of a batch norm in eval mode; its tensor is the first of three results."""
 _ASSERTING = "prefer_deferred_runtime_asserts_over_guards"
 """The option that adds these conditions; torch 2.8 does not have it, and keeps only the range of each size."""
+_NOTE = "nestling"
+"""The entry of a node's metadata that is the library's own."""
 _HOOKS = """
     _forward_hooks _forward_hooks_with_kwargs _forward_hooks_always_called _forward_pre_hooks
     _forward_pre_hooks_with_kwargs _backward_hooks _backward_pre_hooks _is_full_backward_hook
@@ -118,6 +121,19 @@ def recorded(run: Callable[..., Any], *inputs: Any) -> fx.Graph:  # noqa: ANN401
     """The graph of operations that run on an example, with data-dependent ones, which torch.export refuses."""
     record = make_fx(run, tracing_mode="real", pre_dispatch=True, _error_on_data_dependent_ops=False)
     return record(*inputs).graph
+
+
+@contextmanager
+def annotated(note: Any) -> Iterator[None]:  # noqa: ANN401
+    """A context whose operations have a note on their nodes of an export; early versions of torch can't write it."""
+    annotate = getattr(traceback, "annotate", lambda note: nullcontext())
+    with traceback.preserve_node_meta(), annotate({_NOTE: note}):
+        yield
+
+
+def annotation_of(node: fx.Node) -> Any:  # noqa: ANN401
+    """The note on a node, or None."""
+    return (node.meta.get("custom") or {}).get(_NOTE)
 
 
 def is_transformed() -> bool:

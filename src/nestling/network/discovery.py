@@ -19,6 +19,7 @@ from nestling.reading import (
     Groups,
     Holders,
     Trace,
+    attribute_sizes,
     export_graph,
     find_branches,
     find_groups,
@@ -84,7 +85,9 @@ class _Search:
         traced = trace(self._export(), self.rules)
         self.has_layers = bool(self._layers(traced))
         groups = self.choice.apply(self._groups(traced), self.names)
-        return self._check(groups, ModuleRunner(self.module), ModuleRunner(scratch(self.module)))
+        sizes = attribute_sizes(traced, groups)
+        runner, tried = (ModuleRunner(module, sizes, groups) for module in (self.module, scratch(self.module)))
+        return self._check(groups, runner, tried)
 
     def by_graph(self, by_module: _Discovery) -> _Discovery | None:
         """The groups, run by the exported graph, if the graph computes the same as the module."""

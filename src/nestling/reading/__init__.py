@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from nestling.reading.holders import Holders
     from nestling.reading.labels import Ids
     from nestling.reading.options import HOWS, KINDS, UNIT_KINDS, Bits, How, Kind, QuantiserName
-    from nestling.reading.plan import Axis, Branch, Plan, PlannedSize
-    from nestling.reading.planning import make_plan
+    from nestling.reading.plan import Axis, BakedSize, Branch, Plan, PlannedSize
+    from nestling.reading.planning import attribute_sizes, make_plan
     from nestling.reading.trace import Trace, trace
 
 imports_lazily(__name__)

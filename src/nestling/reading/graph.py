@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from nestling.errors import TraceError
+from nestling.reading.attribute_sizes import noting_attributes
 from nestling.reading.holders import Holders
 from nestling.torch_parts import ASSERTED_METADATA, SIZES_ASSERTED, example_size, exported, pytree, recorded
 
@@ -105,7 +106,8 @@ class Traced(nn.Module):
     def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         """Run the module, and turn torch's errors into ``TraceError``, for which torch does not print the graph."""
         try:
-            return self.module(*args, **kwargs)
+            with noting_attributes(self.module):
+                return self.module(*args, **kwargs)
         except RuntimeError as fault:
             raise TraceError(str(fault)) from fault
 

@@ -1,4 +1,4 @@
-"""A plan: how a graph runs at any cut, with the tensors behind its nodes and how its sizes follow the widths."""
+"""A plan: how a graph runs at any cut, with the tensors behind its nodes; and how sizes in code follow the widths."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, fx
 
+from nestling.errors import ArgumentError
 from nestling.reading.labels import Ids
 
 
@@ -68,6 +69,28 @@ class Axis:
             else:
                 return None
         return kept
+
+
+@dataclass(frozen=True)
+class BakedSize:
+    """An attribute, its name with dots, that stands for a size in code: ``full`` times the kept share of an axis."""
+
+    attribute: str
+    full: int
+    axis: Axis
+
+    def at(self, units: Mapping[str, int]) -> int:
+        """The size, given the number of units of each group."""
+        return self.full * self.axis.kept(units) // self.axis.size
+
+    def open_at(self, units: Mapping[str, Any], whole: Mapping[str, int]) -> Any:  # noqa: ANN401
+        """The size for numbers of units that may be symbolic; ``whole`` has the sizes of the groups."""
+        kept = self.axis.open_kept(units, whole)
+        if kept is None:
+            given = f"cuts of {', '.join(dict.fromkeys(name for part in self.axis.parts for name in part))}"
+            needed = "of groups to whose units every size in the network's code is in proportion"
+            raise ArgumentError("cuts", given, needed, "Export each cut.")
+        return self.full * kept // self.axis.size
 
 
 @dataclass(frozen=True)

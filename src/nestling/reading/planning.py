@@ -1,12 +1,13 @@
-"""Makes the plan of a traced graph: what the runner needs from the labels, once the groups are known."""
+"""What runners need from the labels of a traced graph, once the groups are known: its plan, and sizes in code."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
+from nestling.reading.attribute_sizes import Attributes, attributes_behind
 from nestling.reading.group import Groups
 from nestling.reading.labels import Ids
-from nestling.reading.plan import Axis, Branch, Plan, PlannedSize
+from nestling.reading.plan import Axis, BakedSize, Branch, Plan, PlannedSize
 from nestling.reading.trace import Trace
 from nestling.torch_parts import pytree
 
@@ -31,6 +32,33 @@ def make_plan(traced: Trace, groups: Groups, branches: Mapping[str, Branch]) -> 
         sizes=[PlannedSize(size.node, size.place, axis_of(size.ids)) for size in traced.sizes],
         branches=branches,
     )
+
+
+def attribute_sizes(traced: Trace, groups: Groups) -> list[BakedSize]:
+    """The attributes from which the code of modules takes sizes that change when these groups are cut.
+
+    Where a size is a product of attributes, such as heads times their size, it is the one that is never used alone for
+    a size that stays. An attribute that would have to change and to stay is left out.
+    """
+    owners, found, staying = _Owners(traced, groups), dict[str, BakedSize](), set[str]()
+    fewest = {group.name: group.units(group.num_always) for group in groups}
+    axes = {(size.node, size.place): owners.axis(size.ids) for size in traced.sizes}
+    axes = {place: axis for place, axis in axes.items() if axis.kept(fewest) < axis.size}
+    products: list[tuple[Attributes, Axis]] = []
+    for node in traced.graph.nodes:
+        for place, attributes in attributes_behind(node).items():
+            axis = axes.get((node, place))
+            if axis is not None and len(attributes) > 1:
+                products.append((attributes, axis))
+            elif axis is not None:
+                found.setdefault(attributes[0][0], BakedSize(*attributes[0], axis))
+            elif len(attributes) == 1:
+                staying.add(attributes[0][0])
+    for attributes, axis in products:
+        changing = {name: BakedSize(name, value, axis) for name, value in attributes if name not in staying}
+        if len(changing) == 1 and not changing.keys() & found.keys():
+            found |= changing
+    return [size for name, size in found.items() if name not in staying]
 
 
 class _Owners:

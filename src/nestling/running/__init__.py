@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from nestling.running.cost import Cost, batch_of, bytes_saved, cost, cost_of, latencies_ms
     from nestling.running.extract import extract
+    from nestling.running.graph_runner import GraphRunner
     from nestling.running.known_results import Reuse
     from nestling.running.layers import plain_name
     from nestling.running.modes import called_with, in_mode
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from nestling.running.program import Program, program_of
     from nestling.running.quantiser import NUM_PAIRS, check_num_pairs, codes, dequantise
     from nestling.running.recalibrate import recalibrate
-    from nestling.running.runner import GraphRunner, ModuleRunner, Runner
+    from nestling.running.runner import ModuleRunner, Runner
     from nestling.running.slicing import Slicer
 
 imports_lazily(__name__)

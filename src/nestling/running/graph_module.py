@@ -2,41 +2,18 @@
 
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, fx, nn
 
-from nestling.errors import ArgumentError, ShapeError
-from nestling.reading import UNPROVEN, Axis, Branch, Plan, PlannedSize
+from nestling.errors import ShapeError
+from nestling.reading import UNPROVEN, BakedSize, Branch, Plan, PlannedSize
 from nestling.running.norms import batch_norms
 from nestling.torch_parts import OpOverload, child_store, pytree, schema_of
 
 RECALIBRATING = "recalibrating"
 """Attribute of a graph module that puts its batch norms in train mode, and nothing else."""
 _MODE_ARGUMENTS = {"dropout": "train", "alpha_dropout": "train", "feature_dropout": "train"}
-
-
-@dataclass(frozen=True)
-class BakedSize:
-    """An attribute of a graph module that stands for a size in its code: ``full`` times the kept share of an axis."""
-
-    attribute: str
-    full: int
-    axis: Axis
-
-    def at(self, units: Mapping[str, int]) -> int:
-        """The size, given the number of units of each group."""
-        return self.full * self.axis.kept(units) // self.axis.size
-
-    def open_at(self, units: Mapping[str, Any], whole: Mapping[str, int]) -> Any:  # noqa: ANN401
-        """The size for numbers of units that may be symbolic; ``whole`` has the sizes of the groups."""
-        kept = self.axis.open_kept(units, whole)
-        if kept is None:
-            given = f"cuts of {', '.join(dict.fromkeys(name for part in self.axis.parts for name in part))}"
-            needed = "of groups to whose units every size in the network's code is in proportion"
-            raise ArgumentError("cuts", given, needed, "Export each cut.")
-        return self.full * kept // self.axis.size
 
 
 def graph_module(

@@ -11,7 +11,7 @@ from nestling.distributions.orders import Order
 from nestling.distributions.weights import WeightPosterior
 from nestling.errors import ArgumentError, DtypeError, ShapeError
 from nestling.kept_until_written import write_state
-from nestling.reading import Bits, Cut, Groups, Plan, full_cut, make_cut
+from nestling.reading import BakedSize, Bits, Cut, Groups, Plan, full_cut, make_cut
 from nestling.running.batches import Call, check_like_example
 from nestling.running.bits import Levels, Quantised
 from nestling.running.layers import drawing, mean_name, plain_name, variational_layers
@@ -169,6 +169,11 @@ class Nested(Moving):
         """The plan of the graph that runs, or None if the module's code runs."""
         return self._runner.plan
 
+    @property
+    def attribute_sizes(self) -> Sequence[BakedSize]:
+        """The attributes of the module's code that hold sizes which a cut changes."""
+        return self._runner.sizes
+
     def sample_cut(self, generator: torch.Generator | None = None) -> Cut:
         """Draw a width for every group from its order.
 
@@ -214,8 +219,7 @@ class Nested(Moving):
         if torch.is_grad_enabled():
             return self.bound(cut, self.tensors_at(cut))
         watched = [*self.tensors().values(), *self.quantised.parameters(), *self.private.parameters()]
-        watched += self._orders.parameters() if self.rescale else ()
-        writes = write_state(watched)
+        writes = write_state([*watched, *(self._orders.parameters() if self.rescale else ())])
         state = None if writes is None else (self.rescale, writes)
         return prepared.ready(self._runner, state, self.statistics.get(cut), lambda: self._dense_at(cut))
 
@@ -250,14 +254,12 @@ class Nested(Moving):
         computed, whatever their entries.
         """
         sizes = {group.name: (group.num_blocks,) for group in self.groups.free}
-        shapes = {name: tuple(mask.shape) for name, mask in masks.items()}
-        if shapes != sizes:
+        if (shapes := {name: tuple(mask.shape) for name, mask in masks.items()}) != sizes:
             raise ShapeError("masks", f"masks of shapes {shapes}", f"one for each group: {sizes}", "See nested.groups.")
         for group in self.groups.free:
             if group.drops:
-                raise ArgumentError(
-                    "masks", f"a mask for the layers of {group.name}", "masks of units", "Draw whole widths instead."
-                )
+                given = f"a mask for the layers of {group.name}"
+                raise ArgumentError("masks", given, "masks of units", "Draw whole widths instead.")
         tensors = self.tensors()
         quantised = self.quantised.masked(tensors, masks)
         scaled = quantised | self._scaler.scaled(tensors | quantised, masks)
@@ -388,8 +390,7 @@ class Nested(Moving):
         smaller = scaled | sliced | self.private.at(cut)
         smaller |= self.quantised.at(tensors | smaller, cut)
         if not self.training and cut in self.statistics:
-            statistics = self.statistics[cut]
-            smaller |= {name: value.to(tensors[name].device, tensors[name].dtype) for name, value in statistics.items()}
+            smaller |= {name: value.to(tensors[name]) for name, value in self.statistics[cut].items()}
         return smaller
 
 

@@ -8,10 +8,10 @@ from keyword import iskeyword
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from nestling.errors import ArgumentError
-from nestling.reading import Axis, Branch, Groups, Ids, Plan, PlannedSize
+from nestling.reading import Axis, BakedSize, Branch, Groups, Ids, Plan, PlannedSize
 from nestling.storage.ranges import MOST_NUMBERS, whole
 from nestling.torch_parts import OpOverload, OpOverloadPacket, schema_of
 
@@ -54,14 +54,7 @@ def plan_to_json(plan: Plan, write: Write) -> tuple[dict[str, Any], list[Tensor]
         "nodes": [_node_to_json(plan, node, places) for node in plan.graph.nodes],
         "inputs": [_tree_to_json(tree) for tree in plan.inputs],
         "outputs": _tree_to_json(plan.outputs),
-        "axes": [
-            {
-                "size": axis.size,
-                "always": axis.always,
-                "parts": [{name: write(units) for name, units in part.items()} for part in axis.parts],
-            }
-            for axis in axes
-        ],
+        "axes": [_axis_to_json(axis, write) for axis in axes],
         "sizes": [[places[size.node], list(size.place), numbers[id(size.axis)]] for size in plan.sizes],
         "branches": {name: _branch_to_json(branch, places) for name, branch in plan.branches.items()},
     }
@@ -107,6 +100,25 @@ def plan_from_json(
         [_size_from_json(nodes, axes, *entry) for entry in saved["sizes"]],
         {name: _branch_from_json(nodes, entry, names) for name, entry in saved["branches"].items()},
     )
+
+
+def sizes_to_json(sizes: Sequence[BakedSize], write: Write) -> dict[str, Any]:
+    """The sizes in the code of modules as JSON, by the name of their attribute."""
+    return {size.attribute: {"full": size.full, **_axis_to_json(size.axis, write)} for size in sizes}
+
+
+def sizes_from_json(saved: Mapping[str, Any], module: nn.Module, groups: Groups, read: Read) -> list[BakedSize]:
+    """The sizes in the code of a module, checked: each is a whole number that the module has."""
+    if sum(whole(entry["size"], 1) for entry in saved.values()) > MOST_POSITIONS:
+        raise _unlikely("sizes", f"more than {MOST_POSITIONS} positions")
+    submodules, sizes = dict(module.named_modules()), list[BakedSize]()
+    for attribute, entry in saved.items():
+        path, _, name = attribute.rpartition(".")
+        held = vars(submodules[path]).get(name) if path in submodules else None
+        if type(held) is not int or held != entry["full"]:
+            raise _unlikely("sizes", f"{attribute[:60]!r}, which the network does not have")
+        sizes.append(BakedSize(attribute, held, _axis_from_json(entry, groups, read)))
+    return sizes
 
 
 def _node_to_json(plan: Plan, node: fx.Node, places: Mapping[fx.Node, int]) -> dict[str, Any]:
@@ -246,6 +258,11 @@ def _tree_from_json(saved: Any, count: int) -> Any:  # noqa: ANN401
     if kind == "dict":
         return {key: _tree_from_json(entry, count) for key, entry in content.items()}
     return {"tuple": tuple, "list": list}[kind](_tree_from_json(entry, count) for entry in content)
+
+
+def _axis_to_json(axis: Axis, write: Write) -> dict[str, Any]:
+    parts = [{name: write(units) for name, units in part.items()} for part in axis.parts]
+    return {"size": axis.size, "always": axis.always, "parts": parts}
 
 
 def _axis_from_json(entry: Mapping[str, Any], groups: Groups, read: Read) -> Axis:

@@ -14,7 +14,13 @@ from nestling.network import order_maker, orders_of
 from nestling.reading import KINDS, Bits, Group, Groups, Ids, Slice, smallest_cut
 from nestling.running import Call, GraphRunner, ModuleRunner, Nested, Pick, Runner, in_mode
 from nestling.running.layers import VariationalLayer, check_sampling, convert_layers, converted_layers, exact_type
-from nestling.storage.plan_json import UnwritableError, plan_from_json, plan_to_json
+from nestling.storage.plan_json import (
+    UnwritableError,
+    plan_from_json,
+    plan_to_json,
+    sizes_from_json,
+    sizes_to_json,
+)
 from nestling.storage.ranges import from_ranges, to_ranges, whole
 
 LISTS, CONSTANTS = "lists.", "constants."
@@ -32,6 +38,7 @@ def structure_of(nested: Nested) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "private": [cut.as_dict() for cut in nested.private.cuts],
         "layers": {path: list(settings) for path, settings in converted_layers(nested.module).items()},
         "output": None if callable(nested.output) else nested.output,
+        "sizes": sizes_to_json(nested.attribute_sizes, lists.write),
         "plan": None,
     }
     groups = [_group_to_json(group, lists) for group in nested.groups]
@@ -70,7 +77,7 @@ def restored(
     groups = Groups([_group_from_json(entry, axes, lists) for entry in record["groups"]])
     if len({group.name for group in groups}) < len(groups):
         raise ArgumentError("groups", "two with the same name", "groups with different names", _ADVICE)
-    runner: Runner = plain
+    runner: Runner = ModuleRunner(module, sizes_from_json(made.get("sizes", {}), module, groups, lists.read), groups)
     if made["plan"] is not None:
         constants = [tensors[f"{CONSTANTS}{n}"] for n in range(sum(name.startswith(CONSTANTS) for name in tensors))]
         plan = plan_from_json(made["plan"], constants, names, groups, lists.read, trust=trust)
