@@ -16,6 +16,7 @@ ROOMS = {
     "nestling.distributions": "Orders, weight posteriors, gates and divergences, as pure mathematics.",
     "nestling.models": "The papers' networks.",
     "nestling.network": "Groups, cuts, costs and extraction.",
+    "nestling.generation": "Texts from a network that predicts the next token.",
     "nestling.prediction": "Likelihoods, predictions, scores and calibration.",
     "nestling.search": "Budgets, costs, strategies and the curve.",
     "nestling.pruning": "Bayesian dropout.",

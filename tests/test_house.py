@@ -24,6 +24,7 @@ FLOORS = [
     {"budgets"},
     {"training"},
     {"storage"},
+    {"generation"},
     {"prediction"},
     {"models", "data"},
     {"network"},

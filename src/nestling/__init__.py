@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ShapeError,
         TraceError,
     )
+    from nestling.generation import Generated, generate
     from nestling.network import Bits, Cost, Cut, Group, Groups, Nested, cost, extract, nest, recalibrate
     from nestling.prediction import Calibration, Prediction, Scores, calibrate, evaluate, predict
     from nestling.pruning import Pruned, load_pruned, prune, save_pruned
@@ -40,6 +41,7 @@ __all__ = [
     "DivergenceError",
     "DtypeError",
     "Exported",
+    "Generated",
     "Group",
     "Groups",
     "Nested",
@@ -64,6 +66,7 @@ __all__ = [
     "evaluate",
     "export",
     "extract",
+    "generate",
     "load",
     "load_pruned",
     "load_small",

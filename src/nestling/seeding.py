@@ -16,6 +16,7 @@ class Purpose(IntEnum):
     WIDTHS = 5
     NOISE = 6
     PREDICTION = 7
+    DECODING = 8
 
 
 def generator(purpose: Purpose, seed: int, epoch: int = 0, batch: int = 0) -> torch.Generator:

@@ -16,7 +16,7 @@ class Found:
 
     Attributes:
         name: What ``load`` takes.
-        task: ``"classification"``, ``"segmentation"`` or ``"regression"``.
+        task: ``"classification"``, ``"segmentation"``, ``"regression"`` or ``"language"``.
         splits: The splits that can be loaded now.
         num_examples: How many examples are here; None if that is unknown, or no file is present.
         where: The folder of its files; None for data that comes with a package, or is missing.

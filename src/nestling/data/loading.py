@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -17,6 +17,7 @@ from nestling.data.augmentation import Augmentation, check_augment
 from nestling.data.faults import DataError, MissingError
 from nestling.data.files import data_root, obtain
 from nestling.data.formats.images import MOST_PIXELS, Size
+from nestling.data.next_bytes import BYTES, PLAIN_TEXTS, read_plain
 from nestling.data.options import AugmentChoice
 from nestling.data.parts import WHOLE, Part, Raw
 from nestling.data.record import Data
@@ -56,7 +57,7 @@ def load(
     resize: int | Sequence[int] | None = None,
     download: bool = True,
     verify: bool = True,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Tokenizer | Literal["bytes"] | None = None,
     max_length: int = 128,
 ) -> Data:
     """Load a data set into memory: by its name, at a path, or from torch Datasets.
@@ -65,8 +66,8 @@ def load(
 
     Args:
         source: One of ``names()``; the path of an ``.npz`` file, of a folder of images, or of a table of texts (.tsv or
-            .csv, with a column ``label`` and a column of texts); a Dataset; or a list of Datasets for training,
-            validation and test.
+            .csv, with a column ``label`` and a column of texts), or of a text (.txt); a Dataset; or a list
+            of Datasets for training, validation and test.
         validation: The fraction (or, if an int, the number) of training examples to set aside. They are drawn by
             ``seed``, in proportion to the classes, or by whole patients if there are patients, and never from test
             data. They are set aside whichever ``splits`` are loaded; 0 trains on all examples.
@@ -82,8 +83,9 @@ def load(
         verify: Compare official files with their published checksums.
         tokenizer: Makes tensors of texts: one of Hugging Face's, or a function of a list of texts that returns tensors
             by name. The inputs of a batch are these tensors, by the names of the network's arguments; what only pads
-            every text of the batch is left out.
-        max_length: How many tokens a tokenizer pads and cuts each text to.
+            every text of the batch is left out. ``"bytes"``, which is the default for a .txt file, makes rows of bytes
+            of the texts, with the next bytes as targets: language data.
+        max_length: How many tokens a tokenizer pads and cuts each text to, or how many bytes a row has.
 
     Returns:
         The splits, with what their targets mean and how inputs are normalised.
@@ -112,22 +114,29 @@ def load(
     data = _prepared(raw, validation, hold_out, seed, wanted, augment)
     if tokenizer is not None and data.mean:
         raise ArgumentError("tokenizer", "one", f"none for {raw.name}, which has no texts", "Leave it out.")
-    if where is None or callable(augment) or tokenizer is not None:
+    if where is None or callable(augment) or callable(tokenizer):
         return data
     arguments = {"source": where, "validation": validation, "hold_out": list(hold_out), "seed": seed}
     arguments |= {"augment": augment} if augment != "auto" else {}
     arguments |= {"resize": list(size)} if size is not None else {}
+    arguments |= {"tokenizer": BYTES, "max_length": max_length} if raw.task == "language" else {}
     return replace(data, loaded_with=arguments)
 
 
 class _Tokens(NamedTuple):
     """What makes a part of its texts; a part without texts stays as it is."""
 
-    tokenizer: Tokenizer | None
+    tokenizer: Tokenizer | Literal["bytes"] | None
     max_length: int
 
     def part(self, read: Part | Texts) -> Part:
         return read.tokenised(self.tokenizer, self.max_length) if isinstance(read, Texts) else read
+
+    def rows(self, path: Path) -> Part:
+        if self.tokenizer not in (None, BYTES):
+            given = "a tokenizer for a file that is one text, without labels"
+            raise ArgumentError("tokenizer", given, f"{BYTES!r}, or none", "Leave it out to predict each next byte.")
+        return read_plain(path, self.max_length)
 
 
 def _read(
@@ -144,9 +153,9 @@ def _read(
     path = _existing_path(source) if isinstance(source, str | Path) and not is_named else None
     if size is not None and (path is None or not path.is_dir()):
         raise ArgumentError("resize", size, "left out for all data except a folder of images", "Leave it out.")
-    if path is not None and path.suffix in TABLES and path.is_file():
-        part = tokens.part(read_table(path))
-        return Raw(path.stem, "classification", part.classes, "none", {WHOLE: part}), str(path.resolve())
+    if path is not None and path.suffix in (*TABLES, *PLAIN_TEXTS) and path.is_file():
+        part = tokens.part(read_table(path)) if path.suffix in TABLES else tokens.rows(path)
+        return Raw(path.stem, part.task or "classification", part.classes, "none", {WHOLE: part}), str(path.resolve())
     if path is not None:
         return read_path(path, wanted, size), str(path.resolve())
     if isinstance(source, str):
@@ -165,8 +174,9 @@ def _official(
     for part in needed:
         layout, paths = obtain(source, part, root, download=download, verify=verify)
         parts[part] = tokens.part(layout.read(paths))
-    classes = source.classes or next(part.classes for part in parts.values())
-    return Raw(source.name, source.task, classes, source.augment, parts, source.mean, source.std)
+    first = next(iter(parts.values()))
+    classes = first.classes if first.task else source.classes or first.classes
+    return Raw(source.name, first.task or source.task, classes, source.augment, parts, source.mean, source.std)
 
 
 def _prepared(

@@ -20,12 +20,14 @@ WHOLE = "whole"
 class Part:
     """Examples of one part of a data set; examples of the same group in ``groups`` are never separated.
 
-    ``classes`` are the names of the classes if only the files give them.
+    ``classes`` are the names of the classes if only the files give them, ``task`` what the targets are for if only how
+    they were read decides it.
     """
 
     split: Split
     groups: Tensor | None = None
     classes: tuple[str, ...] = ()
+    task: Task | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from nestling.data.batches import Batches, Grader
 from nestling.data.faults import DataError
 from nestling.data.split import Split, tensors_of
 
-Task = Literal["classification", "segmentation", "regression"]
+Task = Literal["classification", "segmentation", "regression", "language"]
 SPLITS = ("train", "validation", "test", "held_out")
 
 
@@ -21,7 +21,8 @@ class Data:
 
     Attributes:
         name: The name of the set, or of its file.
-        task: ``"classification"``, ``"segmentation"`` or ``"regression"``.
+        task: ``"classification"``, ``"segmentation"``, ``"regression"``, or ``"language"`` for the next byte at each
+            position.
         train: The training examples.
         validation: Examples that were set aside, for calibration and search.
         test: Examples to measure on.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nestling.data.faults import DamagedError, DataError
+from nestling.data.next_bytes import BYTES, next_bytes
 from nestling.data.parts import Part
 from nestling.data.split import Split
 from nestling.errors import ArgumentError
@@ -35,8 +36,13 @@ class Texts:
     where: str
     classes: tuple[str, ...] = ()
 
-    def tokenised(self, tokenizer: Tokenizer | None, max_length: int) -> Part:
+    def tokenised(self, tokenizer: "Tokenizer | Literal['bytes'] | None", max_length: int) -> Part:
         """The part whose inputs are what the tokenizer returns; Hugging Face's pad and cut to ``max_length``."""
+        if tokenizer == BYTES:
+            return next_bytes(self.texts, max_length, self.where)
+        if isinstance(tokenizer, str):
+            needed = f"a tokenizer, or {BYTES!r} to predict each next byte of a text"
+            raise ArgumentError("tokenizer", repr(tokenizer), needed, "transformers.AutoTokenizer is one.")
         if tokenizer is None:
             needed = f"one in nestling.data.load, to make tensors of the texts of {self.where}"
             raise ArgumentError("tokenizer", "none", needed, "transformers.AutoTokenizer is one.")

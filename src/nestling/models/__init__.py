@@ -1,4 +1,4 @@
-"""The networks of the papers, each a plain ``nn.Module`` that is built by its name."""
+"""The networks of the papers and a small GPT, each a plain ``nn.Module`` that is built by its name."""
 
 import inspect
 import math
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from nestling.errors import ArgumentError
+from nestling.models.gpt import GPT, KeyValueCache
 from nestling.models.lenet import LeNet5Caffe
 from nestling.models.mlp import MLP, LeNet300, LeNet500
 from nestling.models.mobilenet import MobileNetV2
@@ -20,8 +21,10 @@ from nestling.models.unet import UNet
 from nestling.models.vgg import VGG11, VGG16Like
 
 __all__ = [
+    "GPT",
     "MLP",
     "VGG11",
+    "KeyValueCache",
     "LeNet5Caffe",
     "LeNet300",
     "LeNet500",
@@ -40,7 +43,7 @@ __all__ = [
 
 
 def names() -> tuple[str, ...]:
-    """The names of the networks that ``build`` can build.
+    """The names of the networks for images and vectors that ``build`` can build; ``"gpt"`` is for texts.
 
     Returns:
         The names, those of fully connected networks first.
@@ -58,7 +61,8 @@ def build(name: str, **options: Any) -> nn.Module:  # noqa: ANN401
     A run folder keeps the name and the options, to build the network again.
 
     Args:
-        name: One of ``names()``, or ``package.module:function`` for a function of yours that gives an ``nn.Module``.
+        name: One of ``names()``, or ``"gpt"``, or ``package.module:function`` for a function of yours that gives an
+            ``nn.Module``.
         options: What the constructor takes, such as ``width``, which multiplies the number of channels, and
             ``num_classes``.
 
@@ -86,7 +90,8 @@ def options_for(name: str, input_shape: Sequence[int], num_outputs: int) -> dict
         num_outputs: The number of classes, or of numbers per target.
 
     Returns:
-        Those of ``in_features``, ``in_channels``, ``num_classes`` and ``out_channels`` that the constructor has.
+        Those of ``in_features``, ``in_channels``, ``num_classes``, ``out_channels``, ``vocabulary`` and ``context``
+        that the constructor has.
 
     Raises:
         ArgumentError: If there is no such network.
@@ -101,6 +106,8 @@ def options_for(name: str, input_shape: Sequence[int], num_outputs: int) -> dict
         "in_channels": input_shape[0],
         "num_classes": num_outputs,
         "out_channels": num_outputs,
+        "vocabulary": num_outputs,
+        "context": input_shape[-1],
     }
     parameters = inspect.signature(function).parameters
     return {option: value for option, value in sizes.items() if option in parameters}
@@ -110,10 +117,10 @@ def example_shape(name: str) -> tuple[int, ...]:
     """The shape, without the batch axis, of an input of a network that is built without options.
 
     Args:
-        name: One of ``names()``.
+        name: One of ``names()``, or ``"gpt"``.
 
     Returns:
-        (channels, height, width).
+        (channels, height, width), or the number of tokens.
 
     Raises:
         ArgumentError: If there is no such network.
@@ -148,9 +155,13 @@ _NETWORKS = {
 }
 
 
+_FOR_TEXTS = {"gpt": _Network(GPT, (128,))}
+
+
 def _network(name: str) -> _Network:
-    if name not in _NETWORKS:
-        matches = get_close_matches(name, _NETWORKS, 1)
+    known = _NETWORKS | _FOR_TEXTS
+    if name not in known:
+        matches = get_close_matches(name, known, 1)
         advice = f"Did you mean {matches[0]}?" if matches else "Or name a function of yours as package.module:function."
-        raise ArgumentError("model", repr(name), f"one of {', '.join(_NETWORKS)}", advice)
-    return _NETWORKS[name]
+        raise ArgumentError("model", repr(name), f"one of {', '.join(known)}", advice)
+    return known[name]

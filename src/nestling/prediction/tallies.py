@@ -149,7 +149,7 @@ class ClassTally(Tally):
         self._count_gaps(bin_gaps(confidence, correct, self._num_bins))
         self._count_squares("brier", brier)
         self._count_squares("accuracy", correct)
-        if rated.ndim > 2:
+        if rated.ndim > 3:  # images, and not texts
             self._add_masks(prediction, rated.flatten(2))
 
     def add_foreign(self, outputs: Tensor) -> None:

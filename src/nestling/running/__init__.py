@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nestling.running.known_results import Reuse
     from nestling.running.layers import plain_name
     from nestling.running.modes import called_with, in_mode
+    from nestling.running.module_code import code_at
     from nestling.running.nested import Nested, check_nested
     from nestling.running.norms import norms_with_statistics, were_trained
     from nestling.running.open_widths import OpenWidths, axes_of, kept_of

@@ -22,7 +22,12 @@ from nestling.running import Nested, Read, read_by
 from nestling.storage import tensors_digest
 from nestling.training.recipe import Recipe
 
-LIKELIHOODS = {"classification": "categorical", "segmentation": "categorical", "regression": "gaussian"}
+LIKELIHOODS = {
+    "classification": "categorical",
+    "segmentation": "categorical",
+    "language": "categorical",
+    "regression": "gaussian",
+}
 MOST_EXAMPLES, MOST_NUMBERS = 10_000, 10_000_000
 """The scale of targets that loaders give is that of the first so many of an epoch."""
 _EVALUATION_BATCH = 500
