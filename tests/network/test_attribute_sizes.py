@@ -101,3 +101,32 @@ def test_code_whose_sizes_no_attribute_holds_runs_as_its_graph(kind):
     nested = nl.nest(module, x, weights=None, num_always=1, kinds=("head",))
     assert not nested.calls_layers
     check_cut(module, nl.extract(nested, {"qkv": 2}), (x,))
+
+
+class ComparesSizes(nn.Module):
+    """Its code compares attributes with sizes of the input, and computes with both."""
+
+    def __init__(self):
+        super().__init__()
+        self.longest, self.shortest, self.word = 64, 2, nn.Embedding(9, 6)
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, words):
+        length = words.shape[1]
+        if length > self.longest or self.shortest > length or length == self.longest:
+            raise ValueError(f"between {self.shortest} and {self.longest} words")
+        x = self.word(words) * ((self.longest - length) + (length - self.shortest)) / self.longest
+        for layer in self.layers:
+            x = x + layer(x).relu()
+        return x.reshape(length * self.shortest, -1) if self.shortest != 2 else x
+
+
+def test_attributes_may_meet_sizes_that_are_open():
+    """A graph with open sizes is needed to drop layers."""
+    nested = nl.nest(
+        ComparesSizes(), torch.zeros(3, 6, dtype=torch.int64), weights=None, kinds=("layer",), num_always=1
+    ).eval()
+    assert [group.name for group in nested.groups.free] == ["layers"]
+    for batch, length in ((3, 6), (1, 9)):
+        words = torch.arange(batch * length).view(batch, length) % 9
+        torch.testing.assert_close(nested(words), nested.module(words))

@@ -1,9 +1,11 @@
 """Sizes in the code of modules that are attributes of them: which attributes a number in the graph came from."""
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
@@ -74,6 +76,26 @@ class _Named(int):
         return product if product is NotImplemented else self.of(product, self.names + _names_of(other))
 
     __rmul__ = __mul__
+
+
+def _with_symbols(name: str) -> None:
+    """Let an operation of named numbers take a symbolic size too, which torch lets meet plain numbers alone."""
+    of_numbers, is_reflected = getattr(_Named, name), name.startswith("__r")
+    operation = getattr(operator, name.replace("__r", "__", 1))
+
+    def apply(number: int, other: Any) -> Any:  # noqa: ANN401
+        if not isinstance(other, torch.SymInt):
+            return of_numbers(number, other)
+        return operation(other, int(number)) if is_reflected else operation(int(number), other)
+
+    setattr(_Named, name, apply)
+
+
+for _arithmetic in ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow"):
+    _with_symbols(f"__{_arithmetic}__")
+    _with_symbols(f"__r{_arithmetic}__")
+for _comparison in ("lt", "le", "gt", "ge", "eq", "ne"):
+    _with_symbols(f"__{_comparison}__")
 
 
 class _Noting(TorchFunctionMode):
