@@ -80,7 +80,7 @@ def test_the_attributes_that_count_heads_follow_the_cut_and_no_others(kind, chan
     module = randomise(kind(), torch.Generator().manual_seed(0)).eval()
     x = torch.randn(2, LENGTH, 6, dtype=torch.float64)
     nested = nl.nest(module, x, weights=None, num_always=1, kinds=("head",))
-    assert nested.calls_layers
+    assert nested.plan is None
     assert {size.attribute for size in nested.attribute_sizes} == set(changing)
     for kept in range(1, HEADS + 1):
         small = nl.extract(nested, {"qkv": kept})
@@ -99,7 +99,7 @@ def test_code_whose_sizes_no_attribute_holds_runs_as_its_graph(kind):
     module = randomise(kind(), torch.Generator().manual_seed(0)).eval()
     x = torch.randn(2, LENGTH, 6, dtype=torch.float64)
     nested = nl.nest(module, x, weights=None, num_always=1, kinds=("head",))
-    assert not nested.calls_layers
+    assert nested.plan is not None
     check_cut(module, nl.extract(nested, {"qkv": 2}), (x,))
 
 

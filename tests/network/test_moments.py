@@ -722,7 +722,7 @@ def test_networks_that_cannot_carry_moments_draw():
     options = {"num_blocks": 2, "num_always": 1, "kinds": ("head", "neuron")}
     module = nn.Sequential(layer, nn.Flatten(), nn.Linear(40, 3))
     nested = nl.nest(module, torch.randn(2, 5, 8), **{"weights": "gaussian"} | options).eval()
-    assert not nested.calls_layers
+    assert nested.plan is not None
     assert nl.predict(nested, torch.randn(3, 5, 8), samples=4, by="moments", keep_samples=True).samples.shape[0] == 4
     plain = nn.Linear(4, 3)
     assert nl.predict(plain, torch.randn(2, 4), by="moments", keep_samples=True).samples.shape[0] == 1

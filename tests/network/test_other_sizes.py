@@ -89,11 +89,13 @@ def test_a_graph_gives_no_wrong_answer_for_other_batches_and_lengths(name):
     doubles = BRANCHES[name]
     net = Attention(doubles)
     nested = nested_of(net, 2, 6, 8)
-    assert nested.calls_layers is (name == "one example"), "torch takes one for a constant; then the module's code runs"
+    assert (nested.plan is None) is (name == "one example"), (
+        "torch takes one for a constant; then the module's code runs"
+    )
     for sizes in ((2, 6), (1, 6), (5, 6), (5, 20), (1, 17), (2, 1)):
         refused = right_or_refused(nested, net, *sizes, 8)
         assert not (refused and name in ("none", "one example"))
-        assert refused or nested.calls_layers or doubles(*sizes) == doubles(2, 6)
+        assert refused or nested.plan is None or doubles(*sizes) == doubles(2, 6)
 
 
 def test_the_error_names_the_size_and_cuts_refuse_too(tmp_path):
@@ -112,7 +114,7 @@ def test_the_error_names_the_size_and_cuts_refuse_too(tmp_path):
 def test_an_example_of_one_leaves_the_batch_size_open():
     net = Attention(lambda batch, length: False)
     nested = nested_of(net, 1, 6, 8)
-    assert not nested.calls_layers
+    assert nested.plan is not None
     assert not any(right_or_refused(nested, net, *sizes, 8) for sizes in ((1, 6), (5, 6), (2, 20)))
 
 
@@ -120,7 +122,7 @@ def test_an_example_of_one_leaves_the_batch_size_open():
 def test_sides_of_images_are_no_constants(branches):
     net = Residual(lambda side: branches and side > 16)
     nested = nested_of(net, 2, 3, 8, 8, kinds=("channel", "layer"))
-    assert not nested.calls_layers
+    assert nested.plan is not None
     assert not any(right_or_refused(nested, net, *sizes) for sizes in ((2, 3, 8, 8), (5, 3, 12, 12), (1, 3, 3, 10)))
     assert right_or_refused(nested, net, 2, 3, 32, 32) is branches
 

@@ -29,7 +29,7 @@ def as_oracle(module, inputs):
 @pytest.mark.parametrize("name", KINDS)
 def test_heads_and_hidden_units_of_every_layer_can_be_cut_and_the_code_itself_runs(name):
     _, nested = nested_of(name, weights=None)
-    assert nested.calls_layers
+    assert nested.plan is None
     heads = [group.size for group in nested.groups.free if group.kind == "head"]
     hidden = [group.size for group in nested.groups.free if group.size == HIDDEN]
     assert heads == [KINDS[name].heads] * 2
@@ -108,6 +108,6 @@ def test_a_saved_network_knows_the_sizes_in_its_code(name, tmp_path):
     cut, inputs = random_cut(nested, 4), KINDS[name].inputs(KINDS[name].sizes[1], 2)
     nl.save(nested, tmp_path / "run")
     loaded = nl.load(tmp_path / "run", module=module)
-    assert loaded.calls_layers
+    assert loaded.plan is None
     with nested.eval().at(cut), loaded.eval().at(cut):
         assert torch.equal(loaded(**inputs), nested(**inputs))

@@ -79,7 +79,7 @@ def test_a_cut_is_the_layer_made_by_hand(name, by_state):
     torch.manual_seed(0)
     net = Reader(kind, by_state, **options).eval()
     nested, x = nested_of(net), torch.randn(3, 7, 6)
-    assert nested.calls_layers
+    assert nested.plan is None
     (group,) = (own for own in nested.groups.free if own.name == "recurrent")
     assert (group.size, group.exact) == (HIDDEN, True)
     for blocks in (8, 5, 1):

@@ -69,8 +69,7 @@ def nest(
 
     By default all channels, neurons, heads and paths of the network may be cut. Whole layers may not, because a network
     whose layers can be dropped runs as a graph and can't be trained with relaxed masks. Bits may not either, because
-    quantised weights change what the network computes. A network that must run as a graph, because no attribute of its
-    modules holds a size in its code, always has one draw of its weights for the whole batch.
+    quantised weights change what the network computes.
 
     Args:
         module: Any network.

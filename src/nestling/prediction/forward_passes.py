@@ -106,7 +106,7 @@ class Passes:
         size = _batch_size(args, kwargs)
         if self.num_samples == 0:
             return _checked(self._output(args, kwargs), number).unsqueeze(0)
-        if self.by == "moments" and draws_by_layers(self.network) and not _is_for_inference(self.network):
+        if self.by == "moments" and carries_moments(self.network) and not _is_for_inference(self.network):
             outputs = self._by_moments(args, kwargs, size, number)
             if outputs is not None:
                 return outputs
@@ -188,8 +188,14 @@ def _frames(fault: BaseException) -> Iterator[TracebackType]:
         frame = frame.tb_next
 
 
-def draws_by_layers(network: nn.Module) -> bool:
-    """Whether the weights of layers are all that is drawn, and these layers run."""
+def carries_moments(network: nn.Module) -> bool:
+    """Whether the weights of layers are all that is drawn, and code calls them, whose operations moments replace."""
+    has_graph = network.plan is not None if isinstance(network, Nested) else _has_graph(network)
+    return not has_graph and _draws_by_layers(network)
+
+
+def _draws_by_layers(network: nn.Module) -> bool:
+    """Whether the weights of layers are all that is drawn, and every layer draws for itself."""
     drawing_modules = [module for module in network.modules() if isinstance(module, Stochastic)]
     by_graph = not network.calls_layers if isinstance(network, Nested) else _has_graph(network)
     return not by_graph and all(isinstance(module, VariationalLayer) for module in drawing_modules)
@@ -202,7 +208,7 @@ def _is_for_inference(network: nn.Module) -> bool:
 
 def _draws_apart(network: nn.Module) -> bool:
     """Whether each example of a batch has its own weight sample, so that copies of one example have different ones."""
-    return draws_by_layers(network) and all(
+    return _draws_by_layers(network) and all(
         layer.drawn_as != "shared" for layer in variational_layers(network).values()
     )
 

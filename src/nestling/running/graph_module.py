@@ -2,17 +2,22 @@
 
 import operator
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, fx, nn
 
 from nestling.errors import ShapeError
 from nestling.reading import UNPROVEN, BakedSize, Branch, Plan, PlannedSize
+from nestling.running.layers import VariationalLayer
 from nestling.running.norms import batch_norms
 from nestling.torch_parts import OpOverload, child_store, pytree, schema_of
 
 RECALIBRATING = "recalibrating"
 """Attribute of a graph module that puts its batch norms in train mode, and nothing else."""
+_OPERATIONS = "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d".split()
+"""The operations of variational layers on their weight."""
+_OPTIONS = {"stride", "padding", "dilation", "groups", "output_padding"}
 _MODE_ARGUMENTS = {"dropout": "train", "alpha_dropout": "train", "feature_dropout": "train"}
 
 
@@ -22,15 +27,18 @@ def graph_module(
     state: Mapping[str, Tensor],
     dropped: Collection[Branch] = (),
     *,
+    layers: Mapping[str, VariationalLayer] = MappingProxyType({}),
     follows_mode: bool = True,
 ) -> tuple[fx.GraphModule, list[BakedSize], dict[str, str]]:
     """A module that runs the graph on the tensors of ``module``, in train and in eval mode, without some branches.
 
     It has every tensor name of ``state`` except those of the dropped branches, whether the graph uses it or not.
+    ``layers`` are variational layers, by path, which run in place of their operation; where the graph reads the weight
+    of one for something else, the layer gives one draw for the whole batch.
     Also returned are the attributes that stand for sizes, and for each batch norm, by path, the name of the attribute
     that lets it be in train mode. ``follows_mode`` is off for a graph that was exported in eval mode, and stays in it.
     """
-    builder = _Builder(module, plan, state, dropped, follows_mode=follows_mode)
+    builder = _Builder(module, plan, state, dropped, layers, follows_mode=follows_mode)
     return builder.build(), builder.sizes, builder.norms
 
 
@@ -48,10 +56,12 @@ class _Builder:
         plan: Plan,
         state: Mapping[str, Tensor],
         dropped: Collection[Branch],
+        layers: Mapping[str, VariationalLayer],
         *,
         follows_mode: bool,
     ) -> None:
         self.module = module
+        self.layers = layers
         self.follows_mode = follows_mode
         self.plan = plan
         dropped_names = {name for branch in dropped for name in branch.tensors}
@@ -81,22 +91,54 @@ class _Builder:
                 copied[node] = copied[self.skips[node]]
             elif node not in copied and node not in self.dead:
                 copied[node] = self._copy(node, copied)
+        self._run_layers(copied)
         built = fx.GraphModule(self.root, self.graph)
-        for name, tensor in self.state.items():
-            hold_at(built, name, tensor)  # what the graph does not use stays in the state, under all of its names
+        for (
+            name,
+            tensor,
+        ) in self.state.items():  # what the graph does not use stays in the state, under all of its names
+            path = name.rpartition(".")[0]
+            if path in self.layers:
+                _put_at(built, path, self.layers[path])
+            else:
+                hold_at(built, name, tensor)
         for node, name in source.tensor_names.items():
             if node in copied and name not in self.state:  # fx keeps every buffer it copies in the state
                 hold_at(built, name, tensor_at(self.module, name), persistent=False)
         for node, tensor in source.constants.items():
             if node in copied:
                 hold_at(built, f"constant_{node.name}", tensor, persistent=False)
-        return built.train(self.module.training)
+        built.training = self.module.training
+        return built
+
+    def _run_layers(self, copied: Mapping[fx.Node, fx.Node]) -> None:
+        """Put layers in place of the operations on their weights."""
+        for source, name in self.plan.tensor_names.items():
+            path, _, key = name.rpartition(".")
+            if path not in self.layers or source not in copied:
+                continue
+            _put_at(self.root, path, self.layers[path])
+            held = copied[source]
+            for user, node in [(user, copied[user]) for user in source.users if key == "weight" and user in copied]:
+                if runs_layer(user, self.layers[path], self.plan.tensor_names):
+                    with self.graph.inserting_before(node):
+                        layer = self.graph.get_attr(path)
+                        result = self.graph.call_function(VariationalLayer.run, (layer, node.args[0]))
+                    node.replace_all_uses_with(result)
+                    self.graph.erase_node(node)
+            if key == "weight" and held.users:
+                with self.graph.inserting_before(held):
+                    drawn = self.graph.call_function(VariationalLayer.draw, (self.graph.get_attr(path),))
+                held.replace_all_uses_with(drawn)
+            if not held.users:
+                self.graph.erase_node(held)
 
     def _copy(self, node: fx.Node, copied: dict[fx.Node, fx.Node]) -> fx.Node:
         attribute = self._attribute(node)
         if attribute is not None:
             name, tensor = attribute
-            hold_at(self.root, name, tensor, persistent=name in self.state)
+            if name.rpartition(".")[0] not in self.layers:
+                hold_at(self.root, name, tensor, persistent=name in self.state)
             return self.graph.get_attr(name)
         if node.op == "output":
             results = [copied[result] if isinstance(result, fx.Node) else result for result in node.args[0]]  # type: ignore[union-attr]
@@ -171,6 +213,26 @@ class _Builder:
             return self.graph.call_function(operator.and_, (self.any_training, is_on))
 
 
+def runs_layer(node: fx.Node, layer: VariationalLayer, tensor_names: Mapping[fx.Node, str]) -> bool:
+    """Whether an operation on a layer's weight is what the layer itself computes, with its bias and options."""
+    schema = schema_of(node.target)
+    if schema is None or schema.name.removeprefix("aten::") not in _OPERATIONS:
+        return False
+    weight, bias = _argument(node, ("weight",)), _argument(node, ("bias",))
+    path = tensor_names.get(weight, "").rpartition(".")[0]
+    if node.args[0] is weight or tensor_names.get(bias) != (None if layer.bias is None else f"{path}.bias"):
+        return False
+    names = _OPTIONS & {argument.name for argument in schema.arguments}
+    return all(_is_same(_argument(node, (name,)), getattr(layer, name)) for name in names)
+
+
+def _is_same(given: Any, option: Any) -> bool:  # noqa: ANN401
+    """Whether two options are the same; a number stands for itself on every axis."""
+    if isinstance(option, tuple | list):
+        return list(option) == (list(given) if isinstance(given, tuple | list) else [given] * len(option))
+    return bool(given == option)
+
+
 def _add_inputs(graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[fx.Node]:
     """Makes placeholders for the arguments of a call; returns for each leaf the node that takes it out of them."""
     tops = [(graph.placeholder(f"input_{i}"), value) for i, value in enumerate(args)]
@@ -220,12 +282,24 @@ def tensor_at(module: nn.Module, name: str) -> Tensor:
 
 def hold_at(root: nn.Module, name: str, tensor: Tensor, *, persistent: bool = True) -> None:
     """Give a module a parameter or buffer under a name with dots, with the submodules that the name needs."""
-    *path, key = name.split(".")
-    for child in path:
+    path, _, key = name.rpartition(".")
+    parent = _submodule(root, path)
+    if isinstance(tensor, nn.Parameter):
+        parent.register_parameter(key, tensor)
+    else:
+        parent.register_buffer(key, tensor, persistent=persistent)
+
+
+def _put_at(root: nn.Module, path: str, layer: nn.Module) -> None:
+    """Give a module a submodule under a path."""
+    parent, _, key = path.rpartition(".")
+    child_store(_submodule(root, parent))[key] = layer
+
+
+def _submodule(root: nn.Module, path: str) -> nn.Module:
+    """The submodule at a path, which is made if there is none."""
+    for child in path.split(".") if path else []:
         if child not in child_store(root):
             root.add_module(child, nn.Module())
         root = root.get_submodule(child)
-    if isinstance(tensor, nn.Parameter):
-        root.register_parameter(key, tensor)
-    else:
-        root.register_buffer(key, tensor, persistent=persistent)
+    return root

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from nestling.reading import BakedSize, Cut, Groups, Holders, Plan
-from nestling.running.graph_module import RECALIBRATING, graph_module, refused_sizes, tensor_at
+from nestling.running.graph_module import RECALIBRATING, graph_module, refused_sizes, runs_layer, tensor_at
 from nestling.running.layers import VariationalLayer, variational_layers
 from nestling.running.norms import batch_norms
 from nestling.running.runner import REMEMBERED_CUTS, BoundNetwork, OpenSizes, Runner, units_of
@@ -19,11 +19,10 @@ from nestling.torch_parts import copy_persistence
 class GraphRunner(Runner):
     """Runs the exported graph: for code with fixed sizes (attention, splits), and where whole layers are dropped.
 
-    Each call reads the graph's tensors from the module: the mean of a variational layer's weight, or one draw of the
-    weight for the whole batch.
+    Variational layers run in place of their operation on the graph. Where the graph reads the weight of one for
+    something else, it takes the mean, or one draw for the whole batch.
     """
 
-    calls_layers = False
     plan: Plan
 
     def __init__(self, module: nn.Module, plan: Plan, groups: Groups, state: Mapping[str, Tensor]) -> None:
@@ -31,20 +30,33 @@ class GraphRunner(Runner):
         super().__init__(module)
         self.plan, self._groups, self._state = plan, groups, state
         self._norms = batch_norms(module)
-        self._programs: dict[frozenset[str], _Program] = {}
+        self._programs: dict[tuple[frozenset[str], bool], _Program] = {}
         self._programs_of_cuts: dict[Cut, tuple[_Program, list[tuple[str, int]]]] = {}
+
+    @property
+    def calls_layers(self) -> bool:  # type: ignore[override]
+        """Whether no layer is asked for one draw of its weight."""
+        layers, names = variational_layers(self.module), self.plan.tensor_names
+        weights = {f"{path}.weight": layer for path, layer in layers.items()}
+        read = [(node, weights[name]) for node, name in names.items() if name in weights]
+        return all(runs_layer(user, layer, names) for node, layer in read for user in node.users)
+
+    def refresh(self) -> None:
+        """Look up the module's tensors and layers again."""
+        super().refresh()
+        self._programs, self._programs_of_cuts = {}, {}
 
     def run(self, cut: Cut, smaller: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         """Run the graph on the smaller tensors, with the sizes of the cut."""
         return self.bound(cut, smaller)(*args, **kwargs)
 
     def bound(self, cut: Cut, smaller: Mapping[str, Tensor], norms: Collection[str] = ()) -> BoundNetwork:
-        """The graph with the sizes of the cut; each call takes, or draws, its tensors from a twin of the module."""
+        """The graph with the sizes of the cut, and the layers and tensors of a twin of the module."""
         prepared = self._programs_of_cuts.get(cut)
         if prepared is None:
             if len(self._programs_of_cuts) >= REMEMBERED_CUTS:
                 self._programs_of_cuts.clear()
-            program = self._program(cut)
+            program = self._program(cut, with_layers=True)
             prepared = self._programs_of_cuts[cut] = program, self._sizes(program, cut)
         program, sizes = prepared
         training = {path for path, norm in self._norms.items() if norm.training} | set(norms)
@@ -54,10 +66,10 @@ class GraphRunner(Runner):
 
     def extracted(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
         """A copy of the graph as a module, with the tensor names of the original and the sizes of the cut."""
-        return self._copy_of_graph(cut, smaller)
+        return self._copy_of_graph(cut, smaller, with_layers=False)
 
-    def _copy_of_graph(self, cut: Cut, smaller: Mapping[str, Tensor]) -> fx.GraphModule:
-        program = self._program(cut)
+    def _copy_of_graph(self, cut: Cut, smaller: Mapping[str, Tensor], *, with_layers: bool) -> fx.GraphModule:
+        program = self._program(cut, with_layers=with_layers)
         copy = deepcopy(program.module)
         copy_persistence(program.module, copy)
         module = self.twin(smaller).module
@@ -68,19 +80,8 @@ class GraphRunner(Runner):
         return copy
 
     def variational(self, cut: Cut, smaller: Mapping[str, Tensor]) -> nn.Module:
-        """The extracted graph with the variational layers in place: it uses their weights instead of the means."""
-        copy = self._copy_of_graph(cut, smaller)
-        layers = variational_layers(self.module)
-        for node in copy.graph.find_nodes(op="get_attr"):
-            path, _, key = str(node.target).rpartition(".")
-            if key == "weight" and path in layers:
-                copy.set_submodule(path, _smaller_layer(layers[path], path, smaller))
-                with copy.graph.inserting_before(node):
-                    drawn = copy.graph.call_function(VariationalLayer.draw, (copy.graph.get_attr(path),))
-                node.replace_all_uses_with(drawn)
-                copy.graph.erase_node(node)
-        copy.recompile()
-        return copy
+        """The extracted graph with the variational layers in place."""
+        return self._copy_of_graph(cut, smaller, with_layers=True)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "GraphRunner":
         """A runner of the copied module; the plan is shared, and the programs are made again when needed."""
@@ -93,7 +94,7 @@ class GraphRunner(Runner):
 
     def open_sizes(self, network: nn.Module, cut: Cut) -> OpenSizes:
         """The sizes in the code of the graph."""
-        sizes, whole = self._program(cut).sizes, {group.name: group.size for group in self._groups}
+        sizes, whole = self._program(cut, with_layers=False).sizes, {group.name: group.size for group in self._groups}
         return lambda units, tensors: [
             (network, size.attribute, size.open_at(whole | dict(units), whole)) for size in sizes
         ]
@@ -107,16 +108,20 @@ class GraphRunner(Runner):
         layers = [group for group in self._groups if group.drops and group.name in widths]
         return frozenset(name for group in layers for name in group.drops[group.units(widths[group.name]) :])
 
-    def _program(self, cut: Cut) -> "_Program":
-        """The graph without the branches that a cut drops."""
-        dropped_branches = self._dropped_branches(cut)
-        if dropped_branches not in self._programs:
-            branches = [self.plan.branches[name] for name in dropped_branches]
-            module, sizes, norms = graph_module(self.module, self.plan, self._state, branches)
-            dropped_names = {name for branch in branches for name in branch.tensors}
-            names = [name for name in dict.fromkeys(self.plan.tensor_names.values()) if name not in dropped_names]
-            self._programs[dropped_branches] = _Program(module, Holders(module), names, sizes, norms)
-        return self._programs[dropped_branches]
+    def _program(self, cut: Cut, *, with_layers: bool) -> "_Program":
+        """The graph without the branches that a cut drops, with the variational layers or with plain weights."""
+        dropped = self._dropped_branches(cut)
+        if (dropped, with_layers) not in self._programs:
+            branches = [self.plan.branches[name] for name in dropped]
+            layers = _layers_at_all_paths(self.module) if with_layers else {}
+            module, sizes, norms = graph_module(self.module, self.plan, self._state, branches, layers=layers)
+            holders, names = Holders(module), list[str]()
+            for name in dict.fromkeys(self.plan.tensor_names.values()):
+                path = name.rpartition(".")[0]
+                inside = [f"{path}.{own}" for own in Holders(layers[path]).canonical] if path in layers else [name]
+                names += [name for name in inside if name in holders.canonical]
+            self._programs[dropped, with_layers] = _Program(module, holders, list(dict.fromkeys(names)), sizes, norms)
+        return self._programs[dropped, with_layers]
 
     def _sizes(self, program: "_Program", cut: Cut) -> list[tuple[str, int]]:
         units = units_of(self._groups, cut)
@@ -135,25 +140,17 @@ class _Program:
 
 
 class _BoundGraph:
-    """A program with the attributes of a cut; a tensor is drawn if a layer of the twin draws its weight."""
+    """A program with the attributes of a cut, and the tensors of a twin of the module at that cut."""
 
-    def __init__(self, program: _Program, attributes: Mapping[str, object], layers: Twin) -> None:
-        self._program, self._attributes, self._layers = program, attributes, layers
-        self._last: tuple[list[Tensor], Twin] | None = None
+    def __init__(self, program: _Program, attributes: Mapping[str, object], source: Twin) -> None:
+        self._source, whole = source, program.holders.tensors()
+        tensors = {id(whole[name]): tensor_at(source.module, name) for name in program.names}
+        self._module = Twin(program.module, tensors).module
+        vars(self._module).update(attributes)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        tensors = [_drawn_tensor(self._layers.module, name) for name in self._program.names]
-        last = self._last
-        if last is None or not all(a is b for a, b in zip(tensors, last[0], strict=True)):
-            whole = self._program.holders.tensors()
-            twin = Twin(
-                self._program.module,
-                {id(whole[name]): tensor for name, tensor in zip(self._program.names, tensors, strict=True)},
-            )
-            vars(twin.module).update(self._attributes)
-            last = self._last = tensors, twin
         try:
-            return last[1].module.forward(*args, **kwargs)  # fx's call would print the graph where an operation fails
+            return self._module.forward(*args, **kwargs)  # fx's call would print the graph where an operation fails
         except RuntimeError as fault:
             refused = refused_sizes(fault, "Nest it with such an example.")
             if refused is None:
@@ -162,22 +159,10 @@ class _BoundGraph:
 
     def is_fresh(self) -> bool:
         """Whether the module's attributes have not changed since this was made."""
-        return self._layers.is_fresh()
+        return self._source.is_fresh()
 
 
-def _smaller_layer(layer: VariationalLayer, path: str, smaller: Mapping[str, Tensor]) -> VariationalLayer:
-    """A copy of a layer with its smaller tensors."""
-    copy = deepcopy(layer)
-    holders = Holders(copy)
-    holders.put({name: smaller[f"{path}.{name}"] for name in holders.tensors() if f"{path}.{name}" in smaller})
-    return copy
-
-
-def _drawn_tensor(module: nn.Module, name: str) -> Tensor:
-    """The tensor of that name in a plain network, drawn if its layer is variational and draws now."""
-    path, _, key = name.rpartition(".")
-    owner = module.get_submodule(path)
-    if isinstance(owner, VariationalLayer) and key == "weight":
-        return owner.draw()
-    tensor: Tensor = getattr(owner, key)
-    return tensor
+def _layers_at_all_paths(module: nn.Module) -> dict[str, VariationalLayer]:
+    """The variational layers of a module by path, each under all of its paths."""
+    paths = module.named_modules(remove_duplicate=False)
+    return {path: layer for path, layer in paths if isinstance(layer, VariationalLayer)}

@@ -161,7 +161,7 @@ class Nested(Moving):
 
     @property
     def calls_layers(self) -> bool:
-        """Whether the module's layers run, which may draw weights per example, or a graph with one draw for all."""
+        """Whether every layer draws its weight as ``sampling`` says; a graph may ask some for one draw for all."""
         return self._runner.calls_layers
 
     @property

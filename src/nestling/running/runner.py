@@ -37,8 +37,8 @@ class BoundNetwork(Protocol):
 class Runner(ABC):
     """Runs ``module`` with smaller tensors in place of its own, and takes smaller copies out of it.
 
-    ``calls_layers`` says whether the module's layers run, which may draw weights per example, or a graph with one
-    weight for all examples; ``plan`` describes that graph. ``sizes`` are attributes of the module's code.
+    ``calls_layers`` says whether every variational layer draws for itself, or a graph asks some for one weight for all
+    examples; ``plan`` describes the graph that runs. ``sizes`` are attributes of the module's code.
     """
 
     calls_layers = True

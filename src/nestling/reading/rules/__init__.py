@@ -1,7 +1,7 @@
 """One rule per operation: how the labels of its inputs move to its outputs, and which it unites or freezes."""
 
 from nestling.reading.rules import contraction, elementwise, lookups, norms, parts, recurrent, reductions, shapes
-from nestling.reading.trace import Call, Rule
+from nestling.reading.trace import Call, Result, Rule
 
 __all__ = ["Call", "Rule", "default_rules"]
 
@@ -11,6 +11,11 @@ def default_rules() -> dict[str, Rule]:
     return _RULES.copy()
 
 
+def _new_values(call: Call) -> Result:
+    """A tensor with new values, with only its dtype from another: one number per example, say, that drops paths."""
+    return call.output([])
+
+
 def _no_output(call: Call) -> None:
     """An assertion or a query of sizes: no output has labels."""
 
@@ -18,6 +23,7 @@ def _no_output(call: Call) -> None:
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(elementwise.UNARY, elementwise.unary),
     **dict.fromkeys(elementwise.NARY, elementwise.nary),
+    **dict.fromkeys(("new_empty", "new_zeros", "new_ones", "new_full"), _new_values),
     "add": elementwise.add,
     "prelu": elementwise.prelu,
     "_prelu_kernel": elementwise.nary,
