@@ -63,14 +63,16 @@ PAPER_bb := beta_bernoulli
 paper-%: $(VENV)/installed
 	$(BIN)/python experiments/papers.py run $(or $(PAPER_$*),$(subst -,_,$*))
 	$(BIN)/python experiments/pages.py write
+	$(BIN)/python experiments/pictures.py
 
 # A step of every experiment, on small files of the official layouts.
 paper-smoke: $(VENV)/installed
 	$(BIN)/pytest -n auto tests/experiments
 
-# The tables of the pages again, from the rows.
+# The tables and pictures of the pages again, from the rows.
 tables: $(VENV)/installed
 	$(BIN)/python experiments/pages.py write
+	$(BIN)/python experiments/pictures.py
 
 # Installed again whenever pyproject.toml changes.
 $(VENV)/installed: pyproject.toml

@@ -41,10 +41,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages |= {f"notebooks/{path.stem}.md": _notebook(path) for path in sorted(ROOT.glob("docs/notebooks/*.ipynb"))}
     decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     pages["decisions.md"] = _index("Decisions", {f"decisions/{path.name}": _title(path) for path in decisions})
-    results = {
-        f"experiments/{path.parent.name}.md": _title(path) for path in sorted(ROOT.glob("experiments/*/README.md"))
-    }
-    pages["results.md"] = _index("Results", results)
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files

@@ -98,7 +98,7 @@ def what_a_reader_has():
     }
 
 
-MADE_BY_THE_SITE = re.compile(r"(?:decisions|reference|results|experiments/\w+|notebooks/\w+)\.md")
+MADE_BY_THE_SITE = re.compile(r"(?:decisions|reference|experiments/\w+|notebooks/\w+)\.md")
 """Pages that `docs/site_hooks.py` adds; a link to one that it does not add stops `make docs`."""
 
 
