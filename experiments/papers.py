@@ -22,6 +22,7 @@ from rows import made
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2)
+LAST_ABLATION = "mask after the norm, cut to size"
 WEIGHTS = "$NESTLING_DATA/pretrained/resnet20_cifar10.safetensors"
 
 
@@ -62,6 +63,7 @@ def bn3() -> Iterator[Asked]:
     for seed in SEEDS:
         for method in ("bn3", "fn3", "fn3_our_draws", "plain"):
             yield Asked(f"bn3/mnist.py run {method} {seed}", "bn3/mnist.jsonl", _key(method, seed))
+        yield Asked(f"bn3/ablations.py run --seeds {seed}", "bn3/ablations.jsonl", _key(LAST_ABLATION, seed))
         for method in ("bn3", "nested_plain", "fn3", "dropout", "ensemble", "probabilistic"):
             yield Asked(f"bn3/lidc.py run {method} --seeds {seed}", "bn3/lidc.jsonl", _key(method, seed))
     for data, seeds in {"mnist": (0,), "digits": SEEDS}.items():
@@ -90,6 +92,10 @@ def fn3() -> Iterator[Asked]:
                 f"fn3/cifar.py run {shlex.quote(method)} {seed}",
                 "fn3/cifar.jsonl",
                 _key(method, seed) | {"changes": {}},
+            )
+        for kind in ("units", "bits", "both"):
+            yield Asked(
+                f"fn3/together.py run {kind} --seeds {seed}", "fn3/together.jsonl", {"kind": kind, "seed": seed}
             )
         for kind in ("layer", "path", "channel", "bit"):
             yield Asked(f"fn3/kinds.py run {kind} {seed}", "fn3/kinds.jsonl", {"kind": kind, "seed": seed})

@@ -33,9 +33,16 @@ RUNS = {
         )
         for method in ("bn3", "dropout", "ensemble", "probabilistic")
     ],
+    "bn3/ablations.py": [
+        (
+            ["run", "--epochs", "1", "--only", "relaxed masks, the released code's logits", "mask before the norm"],
+            {"EXAMPLES": 20, "TESTED": 10, "FOREIGN": 10, "VALIDATED": 0.2},
+        ),
+    ],
     "fn3/neurons.py": [(["run", "fn3", "0", "--epochs", "1"], {})],
     "fn3/cifar.py": [(["run", method, "0", *EPOCH], {}) for method in ("nested", "nested bits")],
     "fn3/kinds.py": [(["run", "layer", "0", "--epochs", "1"], {"TRAINED": 20, "TESTED": 10, "SEARCHED": 8})],
+    "fn3/together.py": [(["run", "both", "--epochs", "1"], {"TRAINED": 20, "TESTED": 10, "SEARCHED": 0.2})],
     "sparse_vd/weights.py": [
         (["run", "vbd", "lenet_300_100", "0", *"--epochs 1 --pretrain 1 --finish 1 --tune 1".split()], {}),
     ],
