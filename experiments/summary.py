@@ -91,8 +91,31 @@ def bn3() -> Iterator[list[str]]:
         long,
         f"{run} nested_plain --epochs 40",
     )
+    yield from _mobilenet()
+    yield from _fine_tuned()
     yield from _mnist()
     yield from _lidc()
+
+
+def _mobilenet() -> Iterator[list[str]]:
+    alone, own = (
+        rows_of("bn3/widths.jsonl", network="mobilenet_v2", method=name) for name in ("alone", "nested_plain")
+    )
+    ours = margins(at_widths(own, "accuracy"), at_widths(alone, "accuracy"), 1)
+    what = "MobileNetV2, CIFAR-10, 4 epochs, plain weights: accuracy above networks trained alone"
+    yield line(what, "about equal", ours, own, "bn3/widths.py run nested_plain --network mobilenet_v2 --epochs 4")
+
+
+def _fine_tuned() -> Iterator[list[str]]:
+    (whole,) = rows_of("bn3/pretrained.jsonl", method="as it comes")
+    before = f"{whole['rows']['1.0']['accuracy']:.2f} %, ECE {whole['rows']['1.0']['ece']:.1f} % as it comes"
+    for method in ("plain", "bayesian"):
+        rows = [row for row in rows_of("bn3/pretrained.jsonl", method=method, epochs=10) if not row["changes"]]
+        for key, digits in (("accuracy", 2), ("ece", 1)):
+            name = "accuracy" if key == "accuracy" else "ECE"
+            what = f"ResNet-20, pretrained ({before}), 10 epochs, {method} weights: {name} %"
+            command = f"bn3/pretrained.py run {method}"
+            yield line(what, "not in the paper", over_widths(rows, key, digits), rows, command)
 
 
 def _mnist() -> Iterator[list[str]]:
