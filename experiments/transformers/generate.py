@@ -124,7 +124,7 @@ def train(name: str, seed: int, epochs: int, limit: int | None, runs: Path) -> R
 def drafts_of(nested: nl.Nested) -> dict[str, Any]:
     """The drafts by name: cuts of everything, of heads and units alone, and of layers alone."""
     narrow = {group.name: 1 for group in nested.groups.free if group.name != "layers"}
-    return {f"{cut:.0%} of all": cut for cut in CUTS[:-1]} | {
+    return {f"{100 * cut:.0f} % of all": cut for cut in CUTS[:-1]} | {
         "25 % of heads and units": narrow,
         "25 % of layers": {"layers": 1},
     }
@@ -132,7 +132,7 @@ def drafts_of(nested: nl.Nested) -> dict[str, Any]:
 
 def decode(runs: Path, rounds: int, seed: int) -> Iterator[Row]:
     """A row per draft, its length and temperature: tokens per second beside plain decoding in the same rounds."""
-    nested = nl.load(runs / f"nested-{seed}").eval()
+    nested = nl.load(runs / f"nested-{seed}", network()).eval()
     text = (runs / "ag_news.txt").read_bytes()
     whole, cuts = Reader(nested, 1.0, "network"), drafts_of(nested)
     readers = {name: Reader(nested, cut, "draft") for name, cut in cuts.items()}
@@ -165,7 +165,7 @@ def decode(runs: Path, rounds: int, seed: int) -> Iterator[Row]:
 
 
 def bits_table(rows: list[Row]) -> str:
-    head = ["network", *(f"{cut:.0%}" for cut in CUTS), "bytes read", "CPU s"]
+    head = ["network", *(f"{100 * cut:.0f} %" for cut in CUTS), "bytes read", "CPU s"]
     plain = {next(iter(row["rows"])): row for row in rows if row["method"] != "nested"}
     lines = []
     for row in rows:
