@@ -97,6 +97,14 @@ def test_the_code_at_a_cut_takes_a_cache_and_views_of_the_weights(kinds, seed):
     assert {tensor.untyped_storage().data_ptr() for tensor in code.module.parameters()} <= storages
 
 
+@pytest.mark.parametrize("weights", ["gaussian", "ivon"])
+def test_variational_weights_run_at_their_means(weights):
+    nested = nl.nest(small(), tokens(2, 6), weights=weights, num_blocks=4, num_always=1, kinds=LAYERS).eval()
+    cut = make_cut(nested.groups, 0.5)
+    with torch.no_grad(), nested.at(cut):
+        torch.testing.assert_close(code_at(nested, cut)(tokens(2, 6)), nested(tokens(2, 6)))
+
+
 def test_the_cache_has_the_heads_of_the_cut():
     _, nested = nested_gpt()
     cut = {"layers.0.attention.qkv": 1, "layers.1.attention.qkv": 3}

@@ -36,8 +36,9 @@ def _drop(module: nn.Module, network: BoundNetwork, branch: Branch) -> None:
     """Let the submodule that is a branch give zero in the network."""
     levels = zip(*(name.split(".")[:-1] for name in branch.tensors), strict=False)
     path = ".".join(parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, levels))
-    inside = {name for name in module.state_dict() if name.startswith(f"{path}.")}
-    if not path or inside != set(branch.tensors) or not isinstance(network, Twin):
+    layers = tuple({name.rpartition(".")[0] + "." for name in branch.tensors})
+    others = [name for name in module.state_dict() if name.startswith(f"{path}.") and not name.startswith(layers)]
+    if not path or others or not isinstance(network, Twin):
         given = f"a cut that drops {branch.tensors[0]} and what goes with it"
         needed = "one whose dropped branches are submodules of their own, as in nl.models.GPT"
         raise ArgumentError("cut", given, needed, "Choose a cut that keeps all layers.")
