@@ -33,3 +33,14 @@ def _case(item: pytest.Item) -> str:
     parameters = getattr(item, "callspec", None)
     own = None if parameters is None else parameters.params.get("case")
     return str(getattr(own, "name", own or ""))
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium, started once for all tests of pages."""
+    from chromium import Browser
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        started = Browser(profile)
+        yield started
+        started.driver.quit()

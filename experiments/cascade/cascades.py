@@ -54,10 +54,10 @@ from nestling.training import make_feed
 
 
 def mnist(asked: argparse.Namespace) -> tuple[nl.Nested, Data, dict[str, Any]]:
-    """The multilayer perceptron 784-512-128-10, of which a sixteenth can be kept."""
+    """The multilayer perceptron 784-512-128-10, of which a sixteenth can be kept, for the data set by its name."""
     module = nl.models.build("mlp", hidden=[512, 128])
     nested = nl.nest(module, torch.zeros(2, 1, 28, 28), num_blocks=32, num_always=2, weights=asked.posterior)
-    return nested, nl.data.load("mnist", seed=asked.seed), {}
+    return nested, nl.data.load(asked.network, seed=asked.seed), {}
 
 
 def resnet20(asked: argparse.Namespace) -> tuple[nl.Nested, Data, dict[str, Any]]:
@@ -84,6 +84,8 @@ def vgg11(asked: argparse.Namespace) -> tuple[nl.Nested, Data, dict[str, Any]]:
 
 NETWORKS: dict[str, Callable[[argparse.Namespace], tuple[nl.Nested, Data, dict[str, Any]]]] = {
     "mnist": mnist,
+    "fashion_mnist": mnist,
+    "kmnist": mnist,
     "resnet20": resnet20,
     "vgg11": vgg11,
 }

@@ -159,6 +159,31 @@ def test_the_guarantee_holds_in_95_of_100_samples(monkeypatch):
     assert np.mean(saved) > 0.25
 
 
+def two_levels(draws, num):
+    """A first stage that is sure of half of the examples and wrong on 2 % of them, and wrong on 18 % of the others."""
+    unsure = draws.random(num) < 0.5
+    correct = np.stack([draws.random(num) >= np.where(unsure, 0.18, 0.02), np.ones(num, bool)])
+    scores = np.stack([np.where(unsure, 0.9, 0.1), np.zeros(num)])
+    return Outcomes.counted(scores, correct, np.array([1.0, 4.0]))
+
+
+@pytest.mark.parametrize("delta", [0.05, 0.1, 0.3])
+def test_the_guarantee_fails_as_often_as_the_test_is_computed_to(delta):
+    """The stage that answers all is wrong on 10 %, a hair above the bound: to claim it has a known probability."""
+    from scipy.stats import binom
+
+    goal, size, times = EarlyErrors(0.1 - 1e-9, delta), 500, 2000
+    most_errors = max(number for number in range(size) if binom.cdf(number, size, 0.1) <= delta)
+    expected = binom.cdf(most_errors, size, 0.1)
+    halves = np.arange(2 * size).reshape(2, size)
+    claimed = 0
+    for seed in range(times):
+        sample = two_levels(np.random.default_rng([3, seed]), 2 * size)
+        claimed += goal.fit(*map(sample.of, halves)).thresholds[0] > 0.9
+    assert 0.6 * delta < expected <= delta
+    assert abs(claimed - times * expected) <= 4 * (times * expected * (1 - expected)) ** 0.5
+
+
 def test_a_bound_that_cannot_be_proven_is_refused():
     sample = population(np.random.default_rng(0), 60)
     half = np.arange(30)

@@ -32,10 +32,18 @@ def test_the_table_says_what_a_cascade_comes_to():
     lines = cascade_table(cascade(), scores(), BESIDE).splitlines()
     assert lines[2].split() == ["1", "0.25", "0.5000", "100.0%", "75.0%", "96.00", "100", "1.000"]
     assert lines[5] == "Left out, since the goal is reached at less cost without it: 0.5."
-    assert "accuracy 90.00 % ±2.00 (0.30 ±0.20 points less than the widest cut alone)" in lines[6]
-    assert lines[7] == "200 MACs on average, 50.0% of the widest cut's; 1.750 ms, 58.3%"
-    assert lines[8] == "5.0% of the inputs get no answer"
+    assert lines[6].startswith("accuracy 90.00 % ±2.00 of what is answered, NLL 0.2500")
+    less = "0.30 ±0.20 points less than the widest cut alone"
+    assert lines[7] == f"5.0% of the inputs get no answer; with these counted as wrong, the accuracy is {less}"
+    assert lines[8] == "200 MACs on average, 50.0% of the widest cut's; 1.750 ms, 58.3%"
     assert len(lines) == 9
+
+
+def test_where_all_is_answered_the_accuracy_is_that_of_all():
+    answered = replace(scores(), stages=(STAGES[0], replace(STAGES[1], answered=0.25)))
+    text = cascade_table(cascade(), answered, BESIDE)
+    assert "accuracy 90.00 % ±2.00 (0.30 ±0.20 points less than the widest cut alone), NLL" in text
+    assert "no answer" not in text
 
 
 def test_sets_are_said_by_their_coverage():

@@ -47,7 +47,12 @@ def _summary(cascade: Cascade, scores: CascadeScores, comparison: Comparison) ->
         quality = f"NLL {scores.scores.nll:.4f}, ECE {100 * scores.scores.ece:.2f} %"
         low, high = comparison.loss_bounds
         less = f"{100 * comparison.loss:.2f} ±{50 * (high - low):.2f} points less than the widest cut alone"
-        lines.append(f"{figures} ({less}), {quality}, over {scores.count:,} test examples")
+        is_whole = scores.unanswered <= _NONE
+        figures += f" ({less})" if is_whole else " of what is answered"
+        lines.append(f"{figures}, {quality}, over {scores.count:,} test examples")
+        if not is_whole:
+            without = f"{percent(scores.unanswered)} of the inputs get no answer"
+            lines.append(f"{without}; with these counted as wrong, the accuracy is {less}")
     average = f"{thousands(round(scores.mean_macs))} MACs on average, {percent(scores.macs_share)} of the widest cut's"
     if scores.mean_ms is not None and scores.ms_share is not None:
         average += f"; {scores.mean_ms:.3f} ms, {percent(scores.ms_share)}"
@@ -55,8 +60,6 @@ def _summary(cascade: Cascade, scores: CascadeScores, comparison: Comparison) ->
     for coverage, sets in scores.sets.items():
         right = f"{percent(sets.coverage)} of the conformal sets for {percent(coverage)} have the right class"
         lines.append(f"{right}, with {sets.size:.2f} classes on average")
-    if scores.unanswered > _NONE:
-        lines.append(f"{percent(scores.unanswered)} of the inputs get no answer")
     if cascade.guarantee is not None:
         proof = cascade.guarantee
         seen = (

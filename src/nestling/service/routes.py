@@ -182,8 +182,13 @@ async def _refused(_: Request, refused: Refused) -> Response:
     return JSONResponse({"error": str(refused)}, refused.status, refused.headers)
 
 
-async def _not_there(_: Request, error: HTTPException) -> Response:
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+async def _not_there(request: Request, error: HTTPException) -> Response:
+    reasons = {
+        404: f"there is nothing at {shown(request.url.path)}: /openapi.json says what there is",
+        405: f"{shown(request.method)} is not possible here: use {(error.headers or {}).get('Allow')}",
+    }
+    reason = reasons.get(error.status_code, error.detail)
+    return JSONResponse({"error": reason}, error.status_code, error.headers)
 
 
 async def _failed(_: Request, error: Exception) -> Response:

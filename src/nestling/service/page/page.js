@@ -25,10 +25,10 @@ function show(found) {
   } else if ("class" in found) {
     parts.push(made("p", `${found.class} · ${(100 * found.probability).toFixed(1)} %`, { className: "class" }));
   }
-  const facts = [["width", found.width], ["time", `${found.ms} ms`]];
+  const facts = [["width", found.width], ["time", `${found.ms.toFixed(1)} ms`]];
   for (const [name, nats] of Object.entries(found.uncertainty || {})) facts.push([name, `${nats.toFixed(3)} nats`]);
   for (const [coverage, names] of Object.entries(found.sets || {})) {
-    facts.push([`set at ${coverage}`, names.join(", ") || "empty"]);
+    facts.push([`${+(100 * coverage).toFixed(2)} % set`, names.join(", ") || "empty: no class fits"]);
   }
   const list = made("dl", null);
   for (const [name, value] of facts) list.append(made("dt", name), made("dd", value));
