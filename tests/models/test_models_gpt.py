@@ -47,7 +47,7 @@ def test_heads_and_units_of_each_layer_are_free_and_the_code_runs():
         expected |= {f"layers.{number}.attention.qkv": ("head", HEADS)}
         expected |= {f"layers.{number}.feed_forward.up": ("neuron", HIDDEN)}
     assert kinds == expected
-    assert nested.calls_layers
+    assert nested.plan is None
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -72,7 +72,7 @@ def test_half_of_it_is_the_network_built_at_half_width():
 
 def test_a_cut_of_layers_is_the_network_of_fewer_layers():
     module, nested = nested_gpt(kinds=LAYERS, layers=4)
-    assert not nested.calls_layers
+    assert nested.plan is not None
     cut = {"layers": 4}
     hand = small(layers=2).double()
     hand.load_state_dict({name: tensor for name, tensor in module.state_dict().items() if name in hand.state_dict()})
@@ -184,7 +184,7 @@ class OwnSizes(torch.nn.Module):
 
 def test_a_network_whose_code_has_sizes_of_its_own_is_refused():
     nested = nl.nest(OwnSizes(), tokens(2, 5), weights=None, num_always=1)
-    assert not nested.calls_layers
+    assert nested.plan is not None
     with pytest.raises(nl.NestlingError, match="take all sizes from its weights"):
         nl.generate(nested, torch.tensor([1]), length=1, cut=0.5)
 

@@ -63,7 +63,7 @@ def _bound(network: nn.Module, cut: CutLike) -> Callable[..., Any]:
         return network
     chosen = make_cut(network.groups, cut)
     bound = code_at(network, chosen)
-    if not network.calls_layers:
+    if network.plan is not None:
         _check_code(network, bound, cut)
     return bound
 

@@ -21,7 +21,7 @@ def code_at(nested: Nested, cut: Cut) -> BoundNetwork:
     nothing. The caller compares it with the nested network where that runs as a graph: its code may have fixed sizes.
     """
     smaller = nested.tensors_at(cut)
-    if nested.calls_layers:
+    if nested.plan is None:
         return nested.bound(cut, smaller)
     network = ModuleRunner(nested.module).bound(cut, smaller)
     dropped = nested.dropped(cut)
