@@ -1,13 +1,34 @@
 """What the experiments share: rows as JSON lines, which are not made twice, and Markdown tables of them."""
 
+import argparse
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
+
+
+class Commands:
+    """The command line of an experiment: ``run``, which gets arguments of its own, and ``table PATH``."""
+
+    def __init__(self, about: str | None, table: Callable[[list[Row]], str]) -> None:
+        self._parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+        self._table = table
+        commands = self._parser.add_subparsers(required=True, dest="command")
+        self.run = commands.add_parser("run")
+        self.run.add_argument("--out", type=Path, required=True)
+        commands.add_parser("table").add_argument("path", type=Path)
+
+    def asked(self) -> argparse.Namespace | None:
+        """What to run; None if it was the table, which is then printed."""
+        asked = self._parser.parse_args()
+        if asked.command == "run":
+            return asked
+        print(self._table(read(asked.path)))
+        return None
 
 
 def read(path: Path) -> list[Row]:

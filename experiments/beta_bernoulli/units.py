@@ -8,7 +8,6 @@ PyTorch and, if it is installed, in onnxruntime. Beside it stand multiply-adds (
 activations are not counted) and parameters (weights and biases; for the dependent gate its own numbers too).
 """
 
-import argparse
 import statistics
 import sys
 import time
@@ -28,7 +27,7 @@ from nestling.prediction import ClassScores
 from nestling.pruning import Pruned, prune
 
 sys.path.append(str(Path(__file__).parents[1]))
-from rows import Row, add, each, grouped, markdown, read, spread
+from rows import Commands, Row, add, each, grouped, markdown, spread
 
 PAPERS = {
     ("lenet_500_300", "vbd"): "1.35 %, 179-160-60",
@@ -189,26 +188,22 @@ def table(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True, dest="command")
-    running = commands.add_parser("run")
-    running.add_argument("method", choices=tuple(GATE_LR))
-    running.add_argument("network", choices=tuple(ORDER))
-    running.add_argument("seed", type=int)
-    running.add_argument("--pretrain", type=int, default=8, help="epochs of plain training before")
-    running.add_argument("--threshold", type=float)
-    running.add_argument("--out", type=Path, required=True)
+    commands = Commands(__doc__, table)
+    commands.run.add_argument("method", choices=tuple(GATE_LR))
+    commands.run.add_argument("network", choices=tuple(ORDER))
+    commands.run.add_argument("seed", type=int)
+    commands.run.add_argument("--pretrain", type=int, default=8, help="epochs of plain training before")
+    commands.run.add_argument("--threshold", type=float)
     for name, kind in (("epochs", int), ("lr", float), ("order_lr", float), ("kl_warm_up", float), ("kappa", float)):
-        running.add_argument(f"--{name.replace('_', '-')}", type=kind, dest=name)
-    running.add_argument("--weight-decay", type=float, dest="weight_decay")
-    running.add_argument("--batch-size", type=int, dest="batch_size")
-    running.add_argument("--precision", choices=("float32", "bfloat16"), help="of training; the result is float32")
-    commands.add_parser("table").add_argument("path", type=Path)
-    given = vars(parser.parse_args())
-    torch.set_num_threads(1)
-    if given.pop("command") == "table":
-        print(table(read(given["path"])))
+        commands.run.add_argument(f"--{name.replace('_', '-')}", type=kind, dest=name)
+    commands.run.add_argument("--weight-decay", type=float, dest="weight_decay")
+    commands.run.add_argument("--batch-size", type=int, dest="batch_size")
+    commands.run.add_argument("--precision", choices=("float32", "bfloat16"), help="of training; the result is float32")
+    asked = commands.asked()
+    if asked is None:
         return
+    torch.set_num_threads(1)
+    given = {name: value for name, value in vars(asked).items() if name != "command"}
     out = given.pop("out")
     positional = [given.pop(name) for name in ("method", "network", "seed", "pretrain", "threshold")]
     add(out, run(*positional, **{name: value for name, value in given.items() if value is not None}))

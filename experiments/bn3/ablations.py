@@ -7,7 +7,6 @@ python experiments/bn3/ablations.py table ablations.jsonl
 are Gaussian; every other row changes one thing of it. KMNIST is out of distribution, scored by entropy.
 """
 
-import argparse
 import statistics
 import sys
 import time
@@ -31,7 +30,7 @@ from nestling.prediction import ClassScores
 from nestling.training.run_batches import make_feed
 
 sys.path.append(str(Path(__file__).parents[1]))
-from rows import Row, add, grouped, made, markdown, num_seeds, read, spread
+from rows import Commands, Row, add, grouped, made, markdown, num_seeds, spread
 
 CUTS = (0.25, 0.5, 1.0)
 CHANNELS, NUM_BLOCKS, NUM_ALWAYS = (16, 16, 32), 16, 2
@@ -213,17 +212,12 @@ def _cell(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True, dest="command")
-    running = commands.add_parser("run")
-    running.add_argument("--only", nargs="+", choices=(*METHODS, *MASKED), default=(*METHODS, *MASKED))
-    running.add_argument("--seeds", type=int, nargs="+", default=[0])
-    running.add_argument("--epochs", type=int, default=8)
-    running.add_argument("--out", type=Path, required=True)
-    commands.add_parser("table").add_argument("path", type=Path)
-    asked = parser.parse_args()
-    if asked.command == "table":
-        print(table(read(asked.path)))
+    commands = Commands(__doc__, table)
+    commands.run.add_argument("--only", nargs="+", choices=(*METHODS, *MASKED), default=(*METHODS, *MASKED))
+    commands.run.add_argument("--seeds", type=int, nargs="+", default=[0])
+    commands.run.add_argument("--epochs", type=int, default=8)
+    asked = commands.asked()
+    if asked is None:
         return
     torch.set_num_threads(1)
     for seed in asked.seeds:

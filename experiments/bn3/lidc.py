@@ -8,7 +8,6 @@ and each member of the ensemble, is trained for as many epochs. Masks are the li
 samples of one image are the first 1, 4, 8 and 16 of the same 16. A network without noise has one mask.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from nestling.prediction.masks import dice, generalised_energy_distance
 from nestling.training.run_batches import make_feed
 
 sys.path.append(str(Path(__file__).parents[1]))
-from rows import Row, add, grouped, made, markdown, num_seeds, read, spread
+from rows import Commands, Row, add, grouped, made, markdown, num_seeds, spread
 
 SIZE, SAMPLES = 64, (1, 4, 8, 16)
 CUTS = (6 / 32, 10 / 32, 0.5, 0.75, 1.0)
@@ -244,19 +243,14 @@ def table(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True, dest="command")
-    running = commands.add_parser("run")
-    running.add_argument("methods", nargs="+", choices=METHODS)
-    running.add_argument("--seeds", type=int, nargs="+", default=[0])
-    running.add_argument("--width", type=float, default=0.5, help="of the U-Net 32-64-128-192")
-    running.add_argument("--epochs", type=int, default=16)
-    running.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16")
-    running.add_argument("--out", type=Path, required=True)
-    commands.add_parser("table").add_argument("path", type=Path)
-    asked = parser.parse_args()
-    if asked.command == "table":
-        print(table(read(asked.path)))
+    commands = Commands(__doc__, table)
+    commands.run.add_argument("methods", nargs="+", choices=METHODS)
+    commands.run.add_argument("--seeds", type=int, nargs="+", default=[0])
+    commands.run.add_argument("--width", type=float, default=0.5, help="of the U-Net 32-64-128-192")
+    commands.run.add_argument("--epochs", type=int, default=16)
+    commands.run.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16")
+    asked = commands.asked()
+    if asked is None:
         return
     torch.set_num_threads(1)
     how = {"width": asked.width, "epochs": asked.epochs, "precision": asked.precision}

@@ -4,7 +4,6 @@ NESTLING_DATA=folder python experiments/bn3/mnist.py run bn3 0 --out results.jso
 python experiments/bn3/mnist.py table results.jsonl
 """
 
-import argparse
 import sys
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ import nestling as nl
 from nestling.prediction import ClassScores
 
 sys.path.append(str(Path(__file__).parents[1]))
-from rows import Row, add, changes, grouped, markdown, num_seeds, read, spread
+from rows import Commands, Row, add, changes, grouped, markdown, num_seeds, spread
 
 WIDTHS = (4, 6, 8, 12, 16, 24, 32)
 NUM_BLOCKS, NUM_ALWAYS = 32, 4
@@ -109,17 +108,14 @@ def _cell(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True, dest="command")
-    runs = commands.add_parser("run")
-    runs.add_argument("method", choices=METHODS)
-    runs.add_argument("seed", type=int)
-    runs.add_argument("--out", type=Path, required=True)
-    runs.add_argument("--set", nargs="*", default=[], metavar="NAME=JSON", help="entries of the recipe to change")
-    commands.add_parser("table").add_argument("path", type=Path)
-    asked = parser.parse_args()
-    if asked.command == "table":
-        print(table(read(asked.path)))
+    commands = Commands(__doc__, table)
+    commands.run.add_argument("method", choices=METHODS)
+    commands.run.add_argument("seed", type=int)
+    commands.run.add_argument(
+        "--set", nargs="*", default=[], metavar="NAME=JSON", help="entries of the recipe to change"
+    )
+    asked = commands.asked()
+    if asked is None:
         return
     add(asked.out, run(asked.method, asked.seed, changes(asked.set)))
 

@@ -8,7 +8,6 @@ NESTLING_DATA=folder python experiments/bn3/one_pass.py run vgg11 0 --epochs 30 
 python experiments/bn3/one_pass.py table one_pass.jsonl
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -23,7 +22,7 @@ from nestling.prediction.forward_passes import By, passes
 from nestling.prediction.likelihoods import Categorical
 
 sys.path.append(str(Path(__file__).parents[1]))
-from rows import Row, add, grouped, markdown, read
+from rows import Commands, Row, add, grouped, markdown
 
 CUTS = (0.25, 0.5, 1.0)
 SAMPLES, BATCH = 100, 250
@@ -97,22 +96,17 @@ def table(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True, dest="command")
-    running = commands.add_parser("run")
-    running.add_argument("network", choices=tuple(NETWORKS))
-    running.add_argument("seed", type=int)
-    running.add_argument("--epochs", type=int, default=5)
-    running.add_argument("--images", type=int, default=10_000, help="of the test set, and as many of other data")
-    running.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of training")
-    running.add_argument("--by", nargs="+", choices=("draws", "moments"), default=("draws", "moments"))
-    running.add_argument("--sets", type=int, default=2, help="of 100 draws")
-    running.add_argument("--folder", type=Path, help="where to keep the run, or to find it")
-    running.add_argument("--out", type=Path, required=True)
-    commands.add_parser("table").add_argument("path", type=Path)
-    asked = parser.parse_args()
-    if asked.command == "table":
-        print(table(read(asked.path)))
+    commands = Commands(__doc__, table)
+    commands.run.add_argument("network", choices=tuple(NETWORKS))
+    commands.run.add_argument("seed", type=int)
+    commands.run.add_argument("--epochs", type=int, default=5)
+    commands.run.add_argument("--images", type=int, default=10_000, help="of the test set, and as many of other data")
+    commands.run.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of training")
+    commands.run.add_argument("--by", nargs="+", choices=("draws", "moments"), default=("draws", "moments"))
+    commands.run.add_argument("--sets", type=int, default=2, help="of 100 draws")
+    commands.run.add_argument("--folder", type=Path, help="where to keep the run, or to find it")
+    asked = commands.asked()
+    if asked is None:
         return
     torch.set_num_threads(1)
     how = asked.epochs, asked.images, asked.precision, asked.folder, asked.by, asked.sets

@@ -9,7 +9,6 @@ its validation accuracy is that of the nested network's cut; only the run that r
 plain networks: nobody knows the right number of epochs beforehand.
 """
 
-import argparse
 import statistics
 import sys
 import time
@@ -24,7 +23,7 @@ from nestling.data import Data
 from nestling.prediction import ClassScores
 
 sys.path.append(str(Path(__file__).parents[1]))
-from rows import Row, add, grouped, markdown, read
+from rows import Commands, Row, add, grouped, markdown
 
 WIDTHS = (0.25, 0.5, 0.75, 1.0)
 HIDDEN = {"digits": (256, 128), "mnist": (512, 128)}
@@ -112,19 +111,14 @@ def table(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True, dest="command")
-    running = commands.add_parser("run")
-    running.add_argument("data", choices=tuple(HIDDEN))
-    running.add_argument("seed", type=int)
-    running.add_argument("--methods", nargs="+", choices=NESTED, default=NESTED)
-    running.add_argument("--out", type=Path, required=True)
-    commands.add_parser("table").add_argument("path", type=Path)
-    asked = parser.parse_args()
-    torch.set_num_threads(1)
-    if asked.command == "table":
-        print(table(read(asked.path)))
+    commands = Commands(__doc__, table)
+    commands.run.add_argument("data", choices=tuple(HIDDEN))
+    commands.run.add_argument("seed", type=int)
+    commands.run.add_argument("--methods", nargs="+", choices=NESTED, default=NESTED)
+    asked = commands.asked()
+    if asked is None:
         return
+    torch.set_num_threads(1)
     for record in run(asked.data, asked.seed, asked.methods):
         add(asked.out, record)
 

@@ -4,7 +4,6 @@ NESTLING_DATA=folder python experiments/fn3/kinds.py run path 0 --out results.js
 python experiments/fn3/kinds.py table results.jsonl
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from nestling.network import Cut, Nested
 from nestling.prediction import ClassScores
 
 sys.path.append(str(Path(__file__).parents[1]))
-from rows import Row, add, markdown, num_seeds, read, spread
+from rows import Commands, Row, add, markdown, num_seeds, spread
 
 SHARES = (0.25, 0.5, 0.65, 0.8)
 TRAINED, SEARCHED, TESTED = 20_000, 500, 5_000
@@ -156,17 +155,12 @@ def _cell(rows: list[Row], share: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("run")
-    one.add_argument("kind", choices=EXPERIMENTS)
-    one.add_argument("seed", type=int)
-    one.add_argument("--epochs", type=int, default=6)
-    one.add_argument("--out", type=Path, required=True)
-    commands.add_parser("table").add_argument("results", type=Path)
-    given = parser.parse_args()
-    if given.command == "table":
-        print(table(read(given.results)))
+    commands = Commands(__doc__, table)
+    commands.run.add_argument("kind", choices=EXPERIMENTS)
+    commands.run.add_argument("seed", type=int)
+    commands.run.add_argument("--epochs", type=int, default=6)
+    given = commands.asked()
+    if given is None:
         return
     torch.set_num_threads(1)
     add(given.out, run(given.kind, given.seed, given.epochs))

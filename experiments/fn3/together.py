@@ -8,7 +8,6 @@ neurons with weights of 32 bits, ``bits`` is the whole network with weights of 2
 search has 1,000 validation images; budgets are shares of the bytes of the whole network in 32 bits.
 """
 
-import argparse
 import statistics
 import sys
 import time
@@ -23,7 +22,7 @@ from nestling.prediction import ClassScores
 from nestling.reading import Kind
 
 sys.path.append(str(Path(__file__).parents[1]))
-from rows import Row, add, grouped, made, markdown, num_seeds, read, spread
+from rows import Commands, Row, add, grouped, made, markdown, num_seeds, spread
 
 TRAINED, SEARCHED, TESTED = 20_000, 1_000, 10_000
 BUDGETS = (1.0, 0.25, 0.12, 0.08, 0.05, 0.03, 0.02)
@@ -85,17 +84,12 @@ def table(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True, dest="command")
-    running = commands.add_parser("run")
-    running.add_argument("kinds", nargs="+", choices=tuple(KINDS))
-    running.add_argument("--seeds", type=int, nargs="+", default=[0])
-    running.add_argument("--epochs", type=int, default=6)
-    running.add_argument("--out", type=Path, required=True)
-    commands.add_parser("table").add_argument("path", type=Path)
-    asked = parser.parse_args()
-    if asked.command == "table":
-        print(table(read(asked.path)))
+    commands = Commands(__doc__, table)
+    commands.run.add_argument("kinds", nargs="+", choices=tuple(KINDS))
+    commands.run.add_argument("--seeds", type=int, nargs="+", default=[0])
+    commands.run.add_argument("--epochs", type=int, default=6)
+    asked = commands.asked()
+    if asked is None:
         return
     torch.set_num_threads(1)
     for seed in asked.seeds:

@@ -4,7 +4,6 @@ NESTLING_DATA=folder python experiments/sparse_vd/random_labels.py run sparse_vd
 python experiments/sparse_vd/random_labels.py table labels.jsonl
 """
 
-import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from nestling.pruning.regularisers import regularised, regulariser_recipe
 from nestling.pruning.weights import kept_weights, with_noise
 
 sys.path.append(str(Path(__file__).parents[1]))
-from rows import Row, add, grouped, markdown, num_seeds, read, spread
+from rows import Commands, Row, add, grouped, markdown, num_seeds, spread
 
 THRESHOLD = 3.0
 
@@ -83,18 +82,13 @@ def table(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True, dest="command")
-    running = commands.add_parser("run")
-    running.add_argument("method", choices=("sparse_vd", "bernoulli", "none"))
-    running.add_argument("seed", type=int)
-    running.add_argument("--epochs", type=int, default=100)
-    running.add_argument("--examples", type=int, default=10_000)
-    running.add_argument("--out", type=Path, required=True)
-    commands.add_parser("table").add_argument("path", type=Path)
-    given = parser.parse_args()
-    if given.command == "table":
-        print(table(read(given.path)))
+    commands = Commands(__doc__, table)
+    commands.run.add_argument("method", choices=("sparse_vd", "bernoulli", "none"))
+    commands.run.add_argument("seed", type=int)
+    commands.run.add_argument("--epochs", type=int, default=100)
+    commands.run.add_argument("--examples", type=int, default=10_000)
+    given = commands.asked()
+    if given is None:
         return
     torch.set_num_threads(1)
     add(given.out, run(given.method, given.seed, given.epochs, given.examples))

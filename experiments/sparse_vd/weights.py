@@ -4,7 +4,6 @@ NESTLING_DATA=folder python experiments/sparse_vd/weights.py run sparse_vd lenet
 python experiments/sparse_vd/weights.py table results.jsonl
 """
 
-import argparse
 import statistics
 import sys
 import time
@@ -18,7 +17,7 @@ import nestling as nl
 from nestling.pruning import prune, save_pruned
 
 sys.path.append(str(Path(__file__).parents[1]))
-from rows import Row, add, each, grouped, markdown, read, spread
+from rows import Commands, Row, add, each, grouped, markdown, spread
 
 PAPERS = {
     ("lenet_300_100", "sparse_vd"): "1.92 %, 68 times, 98.9-97.2-62.0 %",
@@ -141,28 +140,24 @@ def _training(row: Row) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    commands = parser.add_subparsers(required=True, dest="command")
-    running = commands.add_parser("run")
-    running.add_argument("method", choices=("sparse_vd", "vbd"))
-    running.add_argument("network", choices=("lenet_300_100", "lenet_5_caffe"))
-    running.add_argument("seed", type=int)
-    running.add_argument("--pretrain", type=int, default=3, help="epochs of plain training before")
-    running.add_argument("--threshold", type=float, default=0.5, help="on log alpha; the papers have 3")
-    running.add_argument("--finish", type=int, default=25, help="epochs with what is left; 0 as the papers: stop")
-    running.add_argument("--finish-batch-size", type=int, default=1000)
-    running.add_argument("--tune", type=int, default=0, help="epochs of the plain network that is left")
-    running.add_argument("--folder", type=Path, help="keep the stages here, to go on or to try another threshold")
-    running.add_argument("--out", type=Path, required=True)
+    commands = Commands(__doc__, table)
+    commands.run.add_argument("method", choices=("sparse_vd", "vbd"))
+    commands.run.add_argument("network", choices=("lenet_300_100", "lenet_5_caffe"))
+    commands.run.add_argument("seed", type=int)
+    commands.run.add_argument("--pretrain", type=int, default=3, help="epochs of plain training before")
+    commands.run.add_argument("--threshold", type=float, default=0.5, help="on log alpha; the papers have 3")
+    commands.run.add_argument("--finish", type=int, default=25, help="epochs with what is left; 0 as the papers: stop")
+    commands.run.add_argument("--finish-batch-size", type=int, default=1000)
+    commands.run.add_argument("--tune", type=int, default=0, help="epochs of the plain network that is left")
+    commands.run.add_argument("--folder", type=Path, help="keep the stages here, to go on or to try another threshold")
     for name, kind in (("epochs", int), ("lr", float), ("order_lr", float), ("kl_warm_up", float), ("batch_size", int)):
-        running.add_argument(f"--{name.replace('_', '-')}", type=kind, dest=name)
-    running.add_argument("--precision", choices=("float32", "bfloat16"), help="of training; the result is float32")
-    commands.add_parser("table").add_argument("path", type=Path)
-    given = vars(parser.parse_args())
-    torch.set_num_threads(1)
-    if given.pop("command") == "table":
-        print(table(read(given["path"])))
+        commands.run.add_argument(f"--{name.replace('_', '-')}", type=kind, dest=name)
+    commands.run.add_argument("--precision", choices=("float32", "bfloat16"), help="of training; the result is float32")
+    asked = commands.asked()
+    if asked is None:
         return
+    torch.set_num_threads(1)
+    given = {name: value for name, value in vars(asked).items() if name != "command"}
     out = given.pop("out")
     positional = [
         given.pop(name)

@@ -4,7 +4,6 @@ NESTLING_DATA=folder python experiments/vbd/dropout.py run vbd 340 0 --out dropo
 python experiments/vbd/dropout.py table dropout.jsonl
 """
 
-import argparse
 import sys
 import time
 from dataclasses import replace
@@ -19,7 +18,7 @@ from nestling.prediction import ClassScores
 from nestling.pruning.regularisers import Regulariser, regularised, regulariser_recipe
 
 sys.path.append(str(Path(__file__).parents[1]))
-from rows import Row, add, each, grouped, markdown, read, spread
+from rows import Commands, Row, add, each, grouped, markdown, spread
 
 WIDTHS = (100, 340, 580, 820, 1060)
 PAPER = {
@@ -86,24 +85,21 @@ def _place(row: Row) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    commands = parser.add_subparsers(required=True, dest="command")
-    running = commands.add_parser("run")
-    running.add_argument("name", choices=get_args(Regulariser))
-    running.add_argument("width", type=int, choices=WIDTHS)
-    running.add_argument("seed", type=int)
-    running.add_argument("--epochs", type=int, default=50)
-    running.add_argument("--noise-lr", type=float, default=1e-2, help="learning rate of a learned noise")
-    running.add_argument("--kappa", type=float, default=1.0, help="weight of a learned noise's divergence")
-    running.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of training")
-    running.add_argument("--schedule", choices=("cosine", "constant"), default="cosine", help="of the learning rate")
-    running.add_argument("--out", type=Path, required=True)
-    commands.add_parser("table").add_argument("path", type=Path)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    if given.command == "table":
-        print(table(read(given.path)))
+    commands = Commands(__doc__, table)
+    commands.run.add_argument("name", choices=get_args(Regulariser))
+    commands.run.add_argument("width", type=int, choices=WIDTHS)
+    commands.run.add_argument("seed", type=int)
+    commands.run.add_argument("--epochs", type=int, default=50)
+    commands.run.add_argument("--noise-lr", type=float, default=1e-2, help="learning rate of a learned noise")
+    commands.run.add_argument("--kappa", type=float, default=1.0, help="weight of a learned noise's divergence")
+    commands.run.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of training")
+    commands.run.add_argument(
+        "--schedule", choices=("cosine", "constant"), default="cosine", help="of the learning rate"
+    )
+    given = commands.asked()
+    if given is None:
         return
+    torch.set_num_threads(1)
     options = {
         "epochs": given.epochs,
         "noise_lr": given.noise_lr,

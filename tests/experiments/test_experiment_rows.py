@@ -45,3 +45,16 @@ def test_spread_is_the_standard_deviation_of_a_sample():
 
 def test_a_table_has_a_line_per_row():
     assert rows.markdown(["a", "b"], [["1", "2"], ["3", "4"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |\n| 3 | 4 |"
+
+
+def test_the_command_line_has_run_and_table(tmp_path, monkeypatch, capsys):
+    rows.add(tmp_path / "rows.jsonl", {"seed": 3})
+    commands = rows.Commands("About.", lambda found: f"seeds {[row['seed'] for row in found]}")
+    commands.run.add_argument("method")
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["script", "table", str(tmp_path / "rows.jsonl")])
+    assert commands.asked() is None
+    assert capsys.readouterr().out == "seeds [3]\n"
+    monkeypatch.setattr(sys, "argv", ["script", "run", "bn3", "--out", "rows.jsonl"])
+    asked = commands.asked()
+    assert (asked.method, asked.out) == ("bn3", Path("rows.jsonl"))
