@@ -26,6 +26,7 @@ FOLDER = Path(__file__).parent.parent / "examples"
 TRAINERS = {"accelerate_loop": "accelerate", "fabric_loop": "lightning_fabric", "plain_loop": "torch"}
 NEEDS = {
     **TRAINERS,
+    "hf_trainer": "accelerate",
     "hugging_face": "transformers",
     "own_images": "onnxruntime",
     "prune_to_half_latency": "torch",
@@ -131,6 +132,17 @@ def test_a_hugging_face_classifier():
     assert [width for width, _ in rows] == [25, 50, 100]
     assert rows[-1][1] > 85  # chance is 60
     assert re.match(r"the half says \[[01], [01]\]", said)
+
+
+def test_a_trainer_of_hugging_face_trains_every_width(tmp_path):
+    with started("hf_trainer", FOLDER / "hf_trainer.py", "--out", tmp_path) as printed:
+        output = printed()
+    rows = [(float(width), float(share)) for width, _, share, _ in ROW.findall(output)]
+    assert [width for width, _ in rows] == [25, 50, 100]
+    assert min(share for _, share in rows) > 85  # chance is 60
+    assert 0 < float(re.search(r"loss at full width ([\d.]+)", output)[1]) < 0.5
+    assert re.search(r"the half has 32 units and says \[[01], [01]\]", output)
+    assert {path.name for path in (tmp_path / "half").iterdir()} == {"config.json", "model.safetensors"}
 
 
 def test_a_network_is_pruned_to_half_of_its_latency(tmp_path):

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from nestling.delivery.agreement import Agreement
     from nestling.delivery.all_widths import all_widths_model
     from nestling.delivery.cascaded import averages_draws, cascade_record, with_its_cuts
+    from nestling.delivery.checkpoint import write_transformers
     from nestling.delivery.drawn import drawn_graph
     from nestling.delivery.export import Exported, export
     from nestling.delivery.formats import FORMATS
@@ -50,6 +51,7 @@ __all__ = [
     "to_int8",
     "to_packed",
     "write_hub",
+    "write_transformers",
     "write_triton",
 ]
 
