@@ -131,7 +131,8 @@ def test_heads_without_a_size_of_their_own_need_code(make, auto, tensor, tmp_pat
     assert not list(tmp_path.iterdir())
     folder = write_transformers(network, tmp_path / "half", cut=0.5, code=True)
     config = check(network, folder, auto, 0.5, code=True)
-    assert config["auto_map"] == {auto: "narrow_model.NarrowModel"}
+    assert config["auto_map"][auto] == "narrow_model.NarrowModel"
+    assert "AutoModel" not in config["auto_map"], "which would be the network without its head"
     assert "nestling" not in (folder / "narrow_model.py").read_text()
 
 

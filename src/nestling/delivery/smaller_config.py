@@ -32,12 +32,10 @@ def smaller_config(module: nn.Module, groups: Groups, cut: Cut, shapes: Shapes) 
     wanted = _sizes(groups, cut)
     fewest: dict[str, tuple[int, ...]] | None = None
     for changes in islice(_changes(module.config, wanted), MOST_TRIALS):
-        config = deepcopy(module.config)
-        for key, value in changes.items():
-            setattr(config, key, value)
-        made = _shapes_made(module, config)
-        if made is None:
+        tried = _tried(module, changes)
+        if tried is None:
             continue
+        config, made = tried
         other = {name: shape for name, shape in shapes.items() if made.get(name) != shape}
         if not other and made.keys() == shapes.keys():
             return config
@@ -91,14 +89,17 @@ def _head_dim(config: Any) -> int:  # noqa: ANN401
     return int(hidden // heads)
 
 
-def _shapes_made(module: nn.Module, config: Any) -> dict[str, tuple[int, ...]] | None:  # noqa: ANN401
-    """The shapes of the tensors of a network with this config, or None if there is no such network."""
+def _tried(module: nn.Module, changes: Sizes) -> tuple[Any, dict[str, tuple[int, ...]]] | None:
+    """A config with these changes and the shapes of its network's tensors, or None if there is no such network."""
+    config: Any = deepcopy(module.config)
     try:
+        for key, value in changes.items():
+            setattr(config, key, value)
         with torch.device("meta"):
             made = type(module)(config)
-    except Exception:
+    except Exception:  # of another's code, for sizes that it refuses
         return None
-    return {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
+    return config, {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
 
 
 def _inexpressible(module: nn.Module, other: Shapes | None) -> ArgumentError:
