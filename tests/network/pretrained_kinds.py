@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from typing import Any
-from unittest.mock import MagicMock, patch
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -133,8 +133,13 @@ def _without_torchvision() -> Iterator[None]:
     """Let timm be imported where torchvision can't be: its networks need nothing of it."""
     stand_ins = {name: MagicMock(__spec__=ModuleSpec(name, None), __path__=[]) for name in _UNUSED}
     stand_ins["torchvision.ops.misc"].FrozenBatchNorm2d = type("FrozenBatchNorm2d", (nn.Module,), {})
-    with patch.dict(sys.modules, stand_ins if "timm" not in sys.modules else {}):
+    added = stand_ins.keys() - sys.modules.keys()
+    sys.modules.update({name: stand_ins[name] for name in added})
+    try:
         yield
+    finally:
+        for name in added:
+            del sys.modules[name]
 
 
 KINDS = {

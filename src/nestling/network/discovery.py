@@ -32,6 +32,7 @@ from nestling.reading import (
 )
 from nestling.reading.rules import Rule
 from nestling.running import Call, GraphRunner, ModuleRunner, Runner, in_mode
+from nestling.running.layers import layer_type
 
 
 def discover(
@@ -85,9 +86,14 @@ class _Search:
         traced = trace(self._export(), self.rules)
         self.has_layers = bool(self._layers(traced))
         groups = self.choice.apply(self._groups(traced), self.names)
-        sizes = attribute_sizes(traced, groups)
+        sizes = [size for size in attribute_sizes(traced, groups) if not self._is_of_layer(size.attribute)]
         runner, tried = (ModuleRunner(module, sizes, groups) for module in (self.module, scratch(self.module)))
         return self._check(groups, runner, tried)
+
+    def _is_of_layer(self, attribute: str) -> bool:
+        """Whether an attribute belongs to a layer that is registered, with its sizes."""
+        path, _, name = attribute.rpartition(".")
+        return name in layer_type(self.module.get_submodule(path)).computes_with
 
     def by_graph(self, by_module: _Discovery) -> _Discovery | None:
         """The groups, run by the exported graph, if the graph computes the same as the module."""

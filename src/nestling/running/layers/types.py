@@ -10,6 +10,7 @@ from nestling.distributions.weights import Sampling, WeightPosterior
 from nestling.running.layers import convolution
 from nestling.running.layers.layer import VariationalLayer
 from nestling.running.layers.linear import VariationalLinear
+from nestling.running.layers.transposed_linear import VariationalTransposedLinear
 from nestling.torch_parts import ConvNd, ConvTransposeNd, NormBase
 
 Tensors = Mapping[str, Tensor | None]
@@ -42,12 +43,17 @@ class LayerType:
 
 def layer_type(layer: nn.Module) -> LayerType:
     """The registered type of a layer: that of its class, or of the nearest registered parent class."""
-    return next((LAYERS[kind] for kind in type(layer).__mro__ if kind in LAYERS), _UNKNOWN)
+    named = (_LAYERS_BY_NAME.get(_name_of(kind)) or LAYERS.get(kind) for kind in type(layer).__mro__)
+    return next((found for found in named if found is not None), _UNKNOWN)
 
 
 def exact_type(layer: nn.Module) -> LayerType:
     """The registered type of a layer's class, without its parent classes: a subclass may run other code."""
-    return LAYERS.get(type(layer), _UNKNOWN)
+    return _LAYERS_BY_NAME.get(_name_of(type(layer))) or LAYERS.get(type(layer), _UNKNOWN)
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _convolution_sizes(layer: Any, tensors: Tensors) -> Sizes:  # noqa: ANN401
@@ -133,3 +139,20 @@ LAYERS: dict[type[nn.Module], LayerType] = {
     nn.PReLU: LayerType(sizes_of_weight("num_parameters")),
 }
 """Every layer type for which the rules of the graph, which know only operations, are not enough."""
+
+
+def _transposed_sizes(layer: Any, tensors: Tensors) -> Sizes:  # noqa: ANN401
+    weight = tensors.get("weight")
+    return {} if weight is None else {"nx": weight.shape[0], "nf": weight.shape[1]}
+
+
+_LAYERS_BY_NAME = {
+    "transformers.pytorch_utils.Conv1D": LayerType(
+        _transposed_sizes,
+        ("nf",),
+        variational=VariationalTransposedLinear.from_plain,
+        reads=(0, -1),
+        is_quantised=True,
+    ),
+}
+"""Layer types of libraries that need not be installed, by the full name of their class."""
