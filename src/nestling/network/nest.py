@@ -91,7 +91,7 @@ def nest(
         exclude: Modules or tensors that are not cut.
         only: The groups to cut; None for all.
         bits: For the kind ``"bit"``: how weights are quantised.
-        private: Cuts, as fractions, whose batch norms have separate weights.
+        private: Cuts, as fractions, whose norms have separate weights: batch norms, and norms over units that are cut.
         rules: Rules for operations, by name, beside those of the library.
         sort: Put the units of each group in order of importance, so that cuts of a trained network keep those that
             matter; at full width nothing changes. ``"norm"`` is the sum of the absolute weights that produce a unit,

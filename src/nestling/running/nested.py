@@ -11,7 +11,7 @@ from nestling.distributions.orders import Order
 from nestling.distributions.weights import WeightPosterior
 from nestling.errors import ArgumentError, DtypeError, ShapeError
 from nestling.kept_until_written import write_state
-from nestling.reading import BakedSize, Bits, Cut, Groups, Plan, full_cut, make_cut
+from nestling.reading import BakedSize, Bits, Cut, Groups, Plan, full_cut
 from nestling.running.batches import Call, check_like_example
 from nestling.running.bits import Levels, Quantised
 from nestling.running.layers import drawing, mean_name, plain_name, variational_layers
@@ -42,7 +42,7 @@ class Nested(Moving):
         example: The arguments of the call that ``nest`` was given.
         rescale: Whether readers of a group are scaled by keep probabilities in eval mode.
         bits: How weights are quantised.
-        private: Cuts whose batch norms have separate weights.
+        private: Cuts whose norms have separate weights.
         output: What was picked of the module's outputs, if they are no tensors.
 
     Attributes:
@@ -86,7 +86,7 @@ class Nested(Moving):
         self._slicer = Slicer(groups, {name: tensor.shape for name, tensor in self.tensors().items()})
         self._scaler = Scaler(groups, self.tensors())
         self.quantised = Quantised(groups, self.tensors(), bits or Bits())
-        self.private = PrivateNorms(module, [make_cut(groups, cut) for cut in private], self.sliced_at)
+        self.private = PrivateNorms(module, groups, private, self.sliced_at)
         self._layers = variational_layers(module)
         self.drawn: Cut | None = None
         self._has_warned = False

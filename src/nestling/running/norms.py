@@ -1,15 +1,30 @@
-"""The batch norms of a network."""
+"""The norms of a network: batch norms, and those whose statistics run over units that are cut."""
 
 import warnings
 
 from torch import nn
 
+from nestling.reading import Groups
 from nestling.torch_parts import BatchNorm
 
 
 def batch_norms(module: nn.Module) -> dict[str, BatchNorm]:
     """Every batch norm of a module, by path."""
     return {path: norm for path, norm in module.named_modules() if isinstance(norm, BatchNorm)}
+
+
+def scales_of_norms(module: nn.Module, groups: Groups) -> dict[str, nn.Parameter]:
+    """The weights and biases, by name, of batch norms and of norms over the units of a group that is cut.
+
+    The latter, such as LayerNorm and any RMSNorm, are the modules that hold nothing but one number per such unit.
+    """
+    inexact = {piece.tensor for group in groups.free if not group.exact for piece in group.slices}
+    scales: dict[str, nn.Parameter] = {}
+    for path, submodule in module.named_modules():
+        own = {f"{path}.{key}" if path else key: own for key, own in submodule.named_parameters(recurse=False)}
+        over_units = all(parameter.ndim == 1 and name in inexact for name, parameter in own.items())
+        scales |= own if isinstance(submodule, BatchNorm) or over_units else {}
+    return scales
 
 
 def were_trained(module: nn.Module) -> bool:

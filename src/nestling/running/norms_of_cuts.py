@@ -5,31 +5,31 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor, nn
 
 from nestling.errors import ArgumentError
-from nestling.reading import Cut
-from nestling.running.norms import batch_norms
+from nestling.reading import Cut, Groups, make_cut
+from nestling.running.norms import scales_of_norms
 
 
 class PrivateNorms(nn.Module):
-    """Weights and biases of batch norms that belong to one cut alone; other cuts use those of the network.
+    """Weights and biases of norms that belong to one of the cuts alone; others use those of the network.
 
     ``sliced_at`` gives the part of each tensor that a cut keeps: the initial values of the private weights and biases.
     """
 
     def __init__(
-        self, module: nn.Module, cuts: Sequence[Cut], sliced_at: Callable[[Cut], Mapping[str, Tensor]]
+        self,
+        module: nn.Module,
+        groups: Groups,
+        cuts: Sequence[float | Mapping[str, int]],
+        sliced_at: Callable[[Cut], Mapping[str, Tensor]],
     ) -> None:
         super().__init__()
-        shared = {
-            f"{path}.{key}" if path else key: tensor
-            for path, norm in batch_norms(module).items()
-            for key, tensor in norm.named_parameters(recurse=False)
-        }
+        shared = scales_of_norms(module, groups)
         if cuts and not shared:
-            needed = "a network with batch norms that have weights"
+            needed = "a network with batch norms that have weights, or with other norms over units that are cut"
             raise ArgumentError("private", f"{len(cuts)} cuts of a network without them", needed, "Leave it out.")
         self.names = tuple(shared)
-        self.cuts = tuple(dict.fromkeys(cuts))
-        sliced = [shared | {name: t for name, t in sliced_at(cut).items() if name in shared} for cut in self.cuts]
+        self.cuts = tuple(dict.fromkeys(make_cut(groups, cut) for cut in cuts))
+        sliced = [{**shared, **{name: t for name, t in sliced_at(cut).items() if name in shared}} for cut in self.cuts]
         self._norms = nn.ParameterList(
             nn.Parameter(tensors[name].detach().clone()) for tensors in sliced for name in self.names
         )
