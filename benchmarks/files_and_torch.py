@@ -1,21 +1,25 @@
-"""How far exported files are from torch: small networks of every kind, at two uniform cuts and an uneven one.
+"""How far exported files are from torch: small networks of every kind, at two uniform cuts and a searched one.
 
 Each file is opened in its own runtime, and runs at batches of 1, 2 and 64 on inputs that are not the example. A line
-has the largest difference between its answers and torch's, as a share of the largest answer. With ``--out`` lines are
-added to a file, and a run goes on where the one before it ended; runtimes that are not installed are left out.
+has the largest difference between its answers and torch's, as a share of the largest answer. The searched cut is
+the one nearest to half of the multiply-adds on the curve of ``nestling.search``, whose data are random. With ``--out``
+lines are added to a file, and a run goes on where the one before it ended; runtimes, and timm, are left out where they
+are not installed.
 """
 
 import argparse
+import importlib.util
 import json
-import random
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from measuring import report
 from torch import Tensor, nn
+from without_torchvision import stand_in_for_torchvision
 
 import nestling as nl
 
@@ -27,7 +31,7 @@ BUILT: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "resnext_cifar": ({"width": 0.125, "base_width": 32, "stream": 0.25}, (3, 32, 32)),
     "unet": ({"width": 0.125, "out_channels": 2}, (1, 32, 32)),
 }
-CUTS = ("0.5", "0.25", "uneven")
+CUTS = ("0.5", "0.25", "searched")
 
 
 class Logits(nn.Module):
@@ -60,14 +64,35 @@ def convnext() -> nn.Module:
     return Logits(ConvNextForImageClassification(ConvNextConfig(**sizes)))
 
 
+def of_timm(name: str, **options: Any) -> nn.Module:  # noqa: ANN401
+    """A network of timm, which imports torchvision and calls nothing of it."""
+    stand_in_for_torchvision()
+    import timm
+
+    network: nn.Module = timm.create_model(name, pretrained=False, num_classes=10, **options)
+    return network
+
+
+def small_timm_transformer() -> nn.Module:
+    """timm's ViT with small sizes."""
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 4}
+    return of_timm("vit_tiny_patch16_224", **sizes)
+
+
 OTHERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "vit (transformers)": (vision_transformer, (3, 32, 32)),
     "convnext (transformers)": (convnext, (3, 32, 32)),
 }
+if importlib.util.find_spec("timm") is not None:
+    OTHERS |= {
+        "resnet10t (timm)": (partial(of_timm, "resnet10t"), (3, 32, 32)),
+        "mobilenetv3_small_050 (timm)": (partial(of_timm, "mobilenetv3_small_050"), (3, 32, 32)),
+        "vit (timm)": (small_timm_transformer, (3, 32, 32)),
+    }
 
 
-def nested_network(name: str) -> nl.Nested:
-    """A network with norms that have been used, nested in four blocks."""
+def nested_network(name: str) -> tuple[nl.Nested, tuple[int, ...]]:
+    """A network with norms that have been used, nested in four blocks, and the shape of its inputs."""
     torch.manual_seed(0)
     if name in BUILT:
         options, shape = BUILT[name]
@@ -82,31 +107,41 @@ def nested_network(name: str) -> nl.Nested:
             nn.init.uniform_(norm.weight, 0.5, 1.5)
             nn.init.normal_(norm.bias, 0, 0.3)
     example = torch.randn(2, *shape)
-    return nl.nest(net.eval(), example, weights=None, order="uniform", num_blocks=4, num_always=1).eval()
+    return nl.nest(net.eval(), example, weights=None, order="uniform", num_blocks=4, num_always=1).eval(), shape
 
 
-def cut_of(nested: nl.Nested, name: str) -> float | dict[str, int]:
-    """A share of every group, or widths of groups that have nothing to do with each other, as a search finds them."""
-    if name != "uneven":
+def cut_of(nested: nl.Nested, shape: tuple[int, ...], name: str) -> float | nl.Cut:
+    """A share of every group, or the searched network that is nearest to half of the whole one's multiply-adds."""
+    if name != "searched":
         return float(name)
-    chance, widths = random.Random(2), dict[str, int]()
-    while len(set(widths.values())) < 2:
-        widths = {group.name: chance.randint(group.num_always, group.num_blocks) for group in nested.groups.free}
-    return widths
+    with torch.no_grad():
+        outputs = nested(torch.randn(16, *shape))
+    batches = [(torch.randn(16, *shape), torch.randint(outputs.shape[1], (16, *outputs.shape[2:]))) for _ in range(2)]
+    curve = nl.search(nested, batches, strategy="beam", num_points=8, num_kept=1, num_candidates=4)
+    uneven = [row for row in curve.rows if not is_uniform(nested, row.cut)]
+    return min(uneven, key=lambda row: abs(row.macs - curve.rows[-1].macs / 2)).cut
+
+
+def is_uniform(nested: nl.Nested, cut: nl.Cut) -> bool:
+    """Whether every group that can be cut keeps the same share."""
+    widths = dict(cut.widths)
+    return len({widths[group.name] / group.num_blocks for group in nested.groups.free}) == 1
 
 
 def differences(done: set[tuple[str, str, str]]) -> Iterator[dict[str, object]]:
     """A line per network, cut and format that is not done."""
     for name in (*BUILT, *OTHERS):
         rows = [(cut, to) for to in SUFFIXES for cut in CUTS if (name, cut, to) not in done]
-        nested = nested_network(name) if rows else None
+        if not rows:
+            continue
+        nested, shape = nested_network(name)
+        cuts = {cut: cut_of(nested, shape, cut) for cut in CUTS}
         for cut, to in rows:
-            assert nested is not None
             line: dict[str, object] = {"network": name, "cut": cut, "to": to}
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / f"network{SUFFIXES[to]}"
                 try:
-                    made = nl.export(nested, path, cut=cut_of(nested, cut), to=to, compare=False)
+                    made = nl.export(nested, path, cut=cuts[cut], to=to, compare=False)
                 except nl.NestlingError as error:
                     if "is not installed" in str(error):
                         continue

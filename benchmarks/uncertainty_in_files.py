@@ -1,7 +1,8 @@
 """What uncertainty costs in an exported file, over a plain pass of the same width: VGG11 at a cut, untrained.
 
 Six draws with noise as an input (which is made beforehand; making it is timed by itself) and one pass of moments, in
-onnxruntime and OpenVINO, on one thread. With ``--weights ivon`` a layer draws one weight for all positions.
+onnxruntime and OpenVINO, on one thread. With ``--weights ivon`` a layer draws one weight for all positions. "There and
+back" has the means and the slopes back through each layer, without any variance: no pass of moments can cost less.
 """
 
 import argparse
@@ -17,11 +18,13 @@ import onnxruntime
 import openvino
 import torch
 from measuring import in_turns, machine, ratio, report
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
 
 import nestling as nl
 from nestling.delivery.drawn import drawn_graph
 from nestling.delivery.formats import Graph
-from nestling.delivery.moment_graph import moments_graph
+from nestling.delivery.moment_graph import MomentsGraph, moments_graph
 from nestling.runtime import noise_for
 
 BATCHES = (1, 32)
@@ -32,7 +35,34 @@ def graphs_of(nested: nl.Nested, cut: float) -> dict[str, Graph]:
     """The plain network and both forms of uncertainty."""
     draws, moments = drawn_graph(nested, cut), moments_graph(nested, cut)
     plain = Graph(nl.extract(nested, cut), moments.inputs, ("logits",), {})
-    return {"plain": plain, "draws": draws, "moments": moments}
+    back = Graph(ThereAndBack(moments.module), moments.inputs, ("logits", "slopes"), {})  # type: ignore[arg-type]
+    return {"plain": plain, "draws": draws, "moments": moments, "there and back": back}
+
+
+class ThereAndBack(nn.Module):
+    """The means of a pass of moments, and slopes that come back through its layers, with nothing in between."""
+
+    def __init__(self, moments: MomentsGraph) -> None:
+        super().__init__()
+        self.moments = moments
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The outputs, and the slopes in what the first layer gives."""
+        means, buffers = self.moments.means, dict(self.moments.named_buffers())
+        values: dict[fx.Node, Any] = {node: buffers[node.name] for node in means.tensors} | {means.input: x}
+        for node in means.steps:
+            arguments, options = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+            values[node] = node.target(*arguments, **options)  # type: ignore[operator]
+        outputs = slope = values[means.output]
+        for node in reversed([*means.layers][1:]):
+            sizes = values[node].shape[2:]
+            if sizes and slope.ndim == 2:
+                slope = slope[..., None, None]
+            if slope.shape[2:] != sizes:
+                slope = F.interpolate(slope, size=sizes)
+            rule, (_, weight, _, *rest) = self.moments.rule_of(node), node.args
+            slope = rule.back(slope * values[node], values[weight], rest)  # type: ignore[operator]
+        return outputs, slope
 
 
 def write(graph: Graph, path: Path) -> None:
@@ -108,7 +138,7 @@ def main() -> None:
                 functions["noise"] = partial(noise_for, record, 0, batch)
                 times = in_turns(functions, asked.rounds, 20 if batch == 1 else 1)
                 figures[f"{runtime}, batch {batch}"] = {
-                    name: ratio(times, name, "plain") for name in ("draws", "moments", "noise")
+                    name: ratio(times, name, "plain") for name in ("draws", "moments", "there and back", "noise")
                 }
     report(
         f"uncertainty in a file over a plain pass: VGG11 x {asked.width} at {asked.cut}, {asked.weights}, 6 draws",

@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from nestling.delivery.answers import answer_names, answers
-from nestling.delivery.fields import Fields
+from nestling.delivery.drawn_noise import DrawnWeight, Fields, LayerNoise
 from nestling.delivery.formats import Graph, Port
 from nestling.delivery.mean_graph import LINEAR, DrawnLayer, MeanGraph, mean_graph, size_of
 from nestling.errors import NestlingError
@@ -65,8 +65,9 @@ class DrawnGraph(nn.Module):
     """Answers for inputs and noise: each draw moves the outputs of every layer.
 
     The variance of an output channel is that of inputs that are the same at all positions. If a layer draws one weight
-    for all positions, its noise differs between them as ``Fields`` says; else it is the same at all of them. Noise is
-    (S, N), the same for all examples, if each layer draws one weight for a whole batch, and otherwise (S, B, N).
+    for all positions, its noise differs between them as ``Fields`` says, or ``DrawnWeight``; else it is the same at all
+    of them. Noise is (S, N), the same for all examples, if each layer draws one weight for a whole batch, and otherwise
+    (S, B, N).
     """
 
     def __init__(self, means: MeanGraph, likelihood: Likelihood, temperature: float = 1.0) -> None:
@@ -78,8 +79,8 @@ class DrawnGraph(nn.Module):
             self.register_buffer(node.name, tensor)
         for node, reading in means.layers.items():
             self.register_buffer(f"{node.name}_variance", _even_variance(node, reading))
-        has_fields = {node: reading for node, reading in means.layers.items() if _draws_one_weight(node, reading)}
-        self.fields = nn.ModuleDict({node.name: Fields(node, reading) for node, reading in has_fields.items()})
+        noises = {node: self._noise_of(node, reading) for node, reading in means.layers.items()}
+        self.noises = nn.ModuleDict({node.name: noise for node, noise in noises.items() if noise is not None})
 
     @property
     def noise(self) -> dict[str, Any]:
@@ -90,13 +91,22 @@ class DrawnGraph(nn.Module):
 
     def num_values(self, node: fx.Node) -> int:
         """How many noise values a layer takes per draw."""
-        return self.fields_of(node).num_values if node.name in self.fields else _num_units(node)
+        noise = self.noise_of(node)
+        return _num_units(node) if noise is None else noise.num_values
 
-    def fields_of(self, node: fx.Node) -> Fields:
-        """The fields of a layer that has some."""
-        fields = self.fields[node.name]
-        assert isinstance(fields, Fields)
-        return fields
+    def noise_of(self, node: fx.Node) -> LayerNoise | None:
+        """The noise of a layer that draws one weight for all positions."""
+        if node.name not in self.noises:
+            return None
+        noise = self.noises[node.name]
+        assert isinstance(noise, LayerNoise)
+        return noise
+
+    def _noise_of(self, node: fx.Node, reading: DrawnLayer) -> LayerNoise | None:
+        if reading.layer.sampling not in ("shared", "each") or len(size_of(node)) <= 2:
+            return None
+        is_small = self.shared and node.all_input_nodes[0] not in self.drawn and DrawnWeight.takes(node, reading)
+        return DrawnWeight(node, reading) if is_small else Fields(node, reading)
 
     def forward(self, x: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
         """Answers for inputs (B, ...) and standard normal noise (S, N) or (S, B, N)."""
@@ -105,7 +115,7 @@ class DrawnGraph(nn.Module):
     def outputs(self, x: Tensor, noise: Tensor) -> Tensor:
         """(S, B, ...): the outputs of each draw."""
         outputs = _Run(self, x, noise).outputs()
-        return outputs.reshape(noise.shape[0], x.shape[0], *outputs.shape[1:])
+        return outputs.reshape(x.shape[0], noise.shape[0], *outputs.shape[1:]).transpose(0, 1)
 
 
 class _Run:
@@ -118,7 +128,7 @@ class _Run:
         means, buffers = module.means, dict(module.named_buffers())
         self.variances = {node: buffers[f"{node.name}_variance"] for node in means.layers}
         sizes = [module.num_values(node) for node in means.layers]
-        by_draw = noise if noise.ndim > 2 else noise.unsqueeze(1)
+        by_draw = noise.transpose(0, 1) if noise.ndim > 2 else noise.unsqueeze(0)
         self.noise = dict(zip(means.layers, torch.split(by_draw, sizes, -1), strict=True))
         self.once: dict[fx.Node, Any] = {node: buffers[node.name] for node in means.tensors} | {means.input: x}
         self.all: dict[fx.Node, Any] = {}
@@ -139,7 +149,7 @@ class _Run:
         return node.target(*fx.node.map_arg(node.args, value), **fx.node.map_arg(node.kwargs, value))
 
     def _for_all(self, node: fx.Node) -> Any:  # noqa: ANN401
-        """A node's value for all draws, the examples of one draw after those of the other."""
+        """A node's value for all draws, the draws of one example after those of the other."""
         if node not in self.all:
             value = self.once[node]
             if node in self.reads_input:
@@ -149,7 +159,7 @@ class _Run:
         return self.all[node]
 
     def _copies(self, value: Tensor) -> Tensor:
-        return value.unsqueeze(0).expand(self.samples, *value.shape).flatten(0, 1)
+        return value.unsqueeze(1).expand(-1, self.samples, *value.shape[1:]).flatten(0, 1)
 
     def _layer(self, node: fx.Node) -> Tensor:
         """The outputs of a layer for all draws; if no draw reaches its input, it runs once."""
@@ -157,18 +167,21 @@ class _Run:
         assert isinstance(source, fx.Node)
         x = self.all[source] if source in self.drawn else self.once[source]
         values = fx.node.map_arg(rest, self.once.__getitem__)
+        own = self.module.noise_of(node)
+        if isinstance(own, DrawnWeight):
+            outputs: Tensor = own(x, self.noise[node], *values)
+            return outputs
         operation: Any = node.target
         mean, std = self._by_draw(operation(x, *values), source), self._by_draw(self._std(node, x), source)
-        noise: Tensor
-        if node.name in self.module.fields:
-            noise = self.module.fields_of(node)(self._by_draw(x, source), std, self.noise[node], values[2:])
-        else:
+        if own is None:
             noise = _to_positions(node, std * self.noise[node])
+        else:
+            noise = own(self._by_draw(x, source), std, self.noise[node], values[2:])
         return (mean + noise).flatten(0, 1)
 
     def _by_draw(self, value: Tensor, source: fx.Node) -> Tensor:
-        """(1 or S, B, ...): a value of all draws as it depends on them, for an input that does or does not."""
-        return value.reshape(self.samples, self.size, *value.shape[1:]) if source in self.drawn else value.unsqueeze(0)
+        """(B, 1 or S, ...): a value of all draws as it depends on them, for an input that does or does not."""
+        return value.reshape(self.size, self.samples, *value.shape[1:]) if source in self.drawn else value.unsqueeze(1)
 
     def _std(self, node: fx.Node, x: Tensor) -> Tensor:
         """(examples, units): the standard deviation of a layer's outputs."""
@@ -207,11 +220,6 @@ def _even_variance(node: fx.Node, reading: DrawnLayer) -> Tensor:
         assert isinstance(source, fx.Node)
         variance = layer.even_weight(variance, [int(size) for size in size_of(source)[-layer.rank :]])
     return reading.scaled(variance)
-
-
-def _draws_one_weight(node: fx.Node, reading: DrawnLayer) -> bool:
-    """Whether a layer draws one weight for all positions, of which there are several."""
-    return reading.layer.sampling in ("shared", "each") and len(size_of(node)) > 2
 
 
 def _num_units(node: fx.Node) -> int:

@@ -2,7 +2,7 @@
 
 import operator
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +84,13 @@ def size_of(node: fx.Node) -> tuple[int, ...]:
 def argument(node: fx.Node, place: int, default: Any = None) -> Any:  # noqa: ANN401
     """An argument of a call by its place; the default if the call has fewer."""
     return node.args[place] if place < len(node.args) else default
+
+
+def convolution_options(rest: Sequence[Any], rank: int) -> tuple[list[int], list[int], list[int], int]:
+    """Stride, padding, dilation and groups of a convolution, from the arguments after its bias."""
+    given = (*rest, *[[1], [0], [1], 1][len(rest) :])
+    stride, padding, dilation = (list(sizes) * (rank if len(sizes) == 1 else 1) for sizes in given[:3])
+    return stride, padding, dilation, given[3]
 
 
 def mean_graph(nested: Nested, cut: float | Mapping[str, int] | Cut) -> MeanGraph:

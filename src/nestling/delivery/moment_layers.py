@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
-from nestling.delivery.mean_graph import CONVOLUTIONS, LINEAR, TRANSPOSED, DrawnLayer
+from nestling.delivery.mean_graph import CONVOLUTIONS, LINEAR, TRANSPOSED, DrawnLayer, convolution_options
 from nestling.delivery.moment_rules import Back, Carried, Factors, Rule, whole
 from nestling.errors import NestlingError
 from nestling.running.layers import VariationalConvolution, by_group
@@ -75,7 +75,7 @@ class Convolution(Layer):
 
     def back(self, slope: Tensor, weight: Tensor, rest: Sequence[Any]) -> Tensor:
         """The slopes in the input."""
-        stride, padding, dilation, groups = _options(rest, self.rank)
+        stride, padding, dilation, groups = convolution_options(rest, self.rank)
         taps = weight.shape[2:]
         edges = [step * (tap - 1) - edge for step, tap, edge in zip(dilation, taps, padding, strict=True)]
         if set(stride) == {1} and groups == 1 and min(edges) >= 0:
@@ -130,7 +130,7 @@ class SeparatedConvolution(Convolution):
 
     def _places(self, squares: Tensor, name: str, rest: Sequence[Any]) -> Tensor:
         """(B, 1, ...): what each output position reads of squares, added up over the channels."""
-        stride, padding, dilation, _ = _options(rest, self.rank)
+        stride, padding, dilation, _ = convolution_options(rest, self.rank)
         summed = (getattr(self, f"{name}_by_channel") @ squares.flatten(2)).view(-1, 1, *squares.shape[2:])
         taps = getattr(self, f"{name}_taps")
         return _CONVOLVE[self.rank](summed, taps, None, stride, padding, dilation)  # type: ignore[no-any-return]
@@ -164,13 +164,6 @@ def layer_rule(node: fx.Node, reading: DrawnLayer | None) -> Rule:
 def _convolution(reading: DrawnLayer) -> VariationalConvolution:
     assert isinstance(reading.layer, VariationalConvolution)
     return reading.layer
-
-
-def _options(rest: Sequence[Any], rank: int) -> tuple[list[int], list[int], list[int], int]:
-    """Stride, padding, dilation and groups of a convolution."""
-    given = (*rest, *[[1], [0], [1], 1][len(rest) :])
-    stride, padding, dilation = (list(sizes) * (rank if len(sizes) == 1 else 1) for sizes in given[:3])
-    return stride, padding, dilation, given[3]
 
 
 def _shares(by_place: Tensor, positions: tuple[int, ...]) -> Tensor:
