@@ -192,9 +192,16 @@ def decoding_table(rows: list[Row], temperature: float) -> str:
     lines = []
     for name in dict.fromkeys(name for name, _ in of if name):
         alone = of[name, 0]
-        cells = [f"{of[name, n]['over_plain']:.2f} ({of[name, n]['acceptance']:.0%})" for n in LENGTHS]
+        cells = [_decoding_cell(of[name, n]) for n in LENGTHS]
         lines.append([name, f"{alone['over_plain']:.2f}", *cells])
     return markdown(["draft", "by itself", *map(str, LENGTHS)], lines)
+
+
+def _decoding_cell(row: Row) -> str:
+    """How fast, the share of accepted proposals, and the share from which a round gives more tokens than it costs."""
+    needed = (row["tokens_per_pass"] / row["over_plain"] - 1) / row["draft_length"]
+    pays = f"pays from {max(needed, 0):.0%}" if needed <= 1 else "never pays"
+    return f"{row['over_plain']:.2f} ({row['acceptance']:.0%}, {pays})"
 
 
 def main() -> None:

@@ -61,3 +61,13 @@ def test_phrases_that_are_part_of_longer_ones_are_left_out(tmp_path):
     path = tmp_path / "train.tsv"
     path.write_text("label\tsentence\n" + "".join(f"0\t{text} \n" for text in ("good", "a good film", "film", "bad")))
     assert generate._sentences(path) == ["a good film", "bad"]
+
+
+@pytest.mark.parametrize(
+    ("speed", "cell"),
+    [(1.2, "1.20 (75%, pays from 54%)"), (0.5, "0.50 (75%, never pays)"), (4, "4.00 (75%, pays from 0%)")],
+)
+def test_a_round_pays_from_the_share_at_which_it_gives_as_many_tokens_as_it_costs(speed, cell):
+    """Two proposals of which three quarters are accepted make 2.5 tokens per pass, in the time of 2.5 / speed."""
+    row = {"draft_length": 2, "tokens_per_pass": 2.5, "over_plain": speed, "acceptance": 0.75}
+    assert generate._decoding_cell(row) == cell
