@@ -9,6 +9,7 @@ when requests wait. Ray starts another replica when requests still wait after th
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ def main(
     )
     ray.init(include_dashboard=False)
     serve.start(http_options={"host": host, "port": port})
-    serve.run(deployment.bind(), name=name, blocking=True)
+    with suppress(KeyboardInterrupt):
+        serve.run(deployment.bind(), name=name, blocking=True)
 
 
 if __name__ == "__main__":
