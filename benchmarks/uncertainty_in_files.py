@@ -61,7 +61,7 @@ class ThereAndBack(nn.Module):
             if slope.shape[2:] != sizes:
                 slope = F.interpolate(slope, size=sizes)
             rule, (_, weight, _, *rest) = self.moments.rule_of(node), node.args
-            slope = rule.back(slope * values[node], values[weight], rest)  # type: ignore[operator]
+            slope = rule.back(slope * values[node], values[weight], rest)  # type: ignore[operator,index]
         return outputs, slope
 
 

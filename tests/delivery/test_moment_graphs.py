@@ -75,13 +75,14 @@ def test_agrees_with_predictions_by_moments(name, weights, monkeypatch):
 def test_files_compute_what_torch_does(tmp_path):
     graph, path = moments_graph(nested_of("vgg"), 0.5), tmp_path / "moments.onnx"
     assert not [operation for operation in operations(write_onnx(graph, path)) if is_random(operation)]
-    openvinos = compiled_by_openvino(path)
+    openvinos = [compiled_by_openvino(path), compiled_by_openvino(path, INFERENCE_NUM_THREADS=1)]
     for batch in (1, 2, 64):
         x = inputs_of("vgg", batch)
         with torch.no_grad():
             expected = graph.module(x)
         assert_close(run_onnx(path, x=x.numpy()), expected)
-        assert_close(openvinos({"x": x.numpy()}).to_tuple(), expected)
+        for compiled in openvinos:  # on one thread it takes other kernels
+            assert_close(compiled({"x": x.numpy()}).to_tuple(), expected)
 
 
 def test_the_way_back_matters():

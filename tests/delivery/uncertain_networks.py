@@ -117,9 +117,9 @@ def run_onnx(path: Path, **arrays: np.ndarray) -> list[np.ndarray]:
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, arrays)
 
 
-def compiled_by_openvino(path: Path) -> openvino.CompiledModel:
+def compiled_by_openvino(path: Path, **options: object) -> openvino.CompiledModel:
     """A file in OpenVINO, in single precision: by itself it takes bfloat16 where a processor has it."""
-    return openvino.compile_model(openvino.convert_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return openvino.compile_model(openvino.convert_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"} | options)
 
 
 def operations(model: onnx.ModelProto) -> set[str]:

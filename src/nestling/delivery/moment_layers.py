@@ -1,6 +1,6 @@
 """What linear layers and convolutions make of means and variances, and of slopes on the way back."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -116,24 +116,30 @@ class SeparatedConvolution(Convolution):
         if not isinstance(x, Carried):
             seconds = x * x
             added = self._channels(seconds.mean(positions), self.variance)
-            return (added, _shares(self._places(seconds, "added", rest), positions)), None
+            return (added, _shares(self._places({"added": seconds}, rest), positions)), None
         before = whole(x.variance)
         seconds = before + x.mean * x.mean
         passed = self._channels(before.mean(positions), self.square)
         total = passed + self._channels(seconds.mean(positions), self.variance)
-        shares = _shares(self._places(seconds, "added", rest) + self._places(before, "passed", rest), positions)
+        shares = _shares(self._places({"added": seconds, "passed": before}, rest), positions)
         return (total, shares), (passed, shares)
 
     def _channels(self, means: Tensor, weight: Tensor) -> Tensor:
         product = by_group(means, weight, 1)
         return product.view(*product.shape, *[1] * self.rank)
 
-    def _places(self, squares: Tensor, name: str, rest: Sequence[Any]) -> Tensor:
-        """(B, 1, ...): what each output position reads of squares, added up over the channels."""
+    def _places(self, squares: Mapping[str, Tensor], rest: Sequence[Any]) -> Tensor:
+        """(B, 1, ...): what each output position reads of squares, added up over the channels and over all of them.
+
+        One convolution, since OpenVINO adds two of one channel wrongly, on one thread with sizes open.
+        """
         stride, padding, dilation, _ = convolution_options(rest, self.rank)
-        summed = (getattr(self, f"{name}_by_channel") @ squares.flatten(2)).view(-1, 1, *squares.shape[2:])
-        taps = getattr(self, f"{name}_taps")
-        return _CONVOLVE[self.rank](summed, taps, None, stride, padding, dilation)  # type: ignore[no-any-return]
+        summed = [
+            (getattr(self, f"{name}_by_channel") @ square.flatten(2)).view(-1, 1, *square.shape[2:])
+            for name, square in squares.items()
+        ]
+        taps = torch.cat([getattr(self, f"{name}_taps") for name in squares], 1)
+        return _CONVOLVE[self.rank](torch.cat(summed, 1), taps, None, stride, padding, dilation)  # type: ignore[no-any-return]
 
 
 class Transposed(Layer):
