@@ -53,6 +53,7 @@ def bn3() -> Iterator[Asked]:
     for method, seeds in {**several, "nested_plain_uniform": (0,)}.items():
         for seed in seeds:
             yield _widths(method, seed, "vgg11", 12)
+    yield _widths("nested_plain_two", 0, "vgg11", 40)
     for method in ("alone", "nested_plain"):
         yield _widths(method, 0, "vgg11", 40)
         yield _widths(method, 0, "mobilenet_v2", 4, "float32")

@@ -58,7 +58,8 @@ PLAIN: dict[str, Any] = {"weights": None}
 METHODS = {
     "alone": Method(PLAIN | {"order": "full"}, {"cuts": (1.0,)}),
     "alone_bayesian": Method({"weights": "ivon", "order": "full"}, {"cuts": (1.0,)}),
-    "nested_plain": Method(PLAIN, epochs=1.35),
+    "nested_plain": Method(PLAIN, {"anchors": 1}, epochs=1.35),
+    "nested_plain_two": Method(PLAIN, {"anchors": 2}, epochs=1.2),
     "nested_plain_uniform": Method(PLAIN | {"order": "uniform"}, epochs=1.35),
     "nested": Method({"weights": "ivon"}, epochs=1.4),
     "nested_log_uniform": Method({"weights": "gaussian"}, {"kappa": 0.001}, epochs=1.2),

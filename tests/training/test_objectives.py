@@ -282,23 +282,50 @@ def test_cuts_between_the_narrowest_and_the_widest_are_chosen_twice_as_often():
     assert stats.chisquare([chosen[width] for width in (1, 2, 3, 4)], [600 * share for share in shares]).pvalue > 1e-4
 
 
-def test_each_half_of_a_batch_runs_at_a_narrower_width():
-    """The first at a cut of the recipe, the second at a drawn one; both learn from the full width's predictions."""
+def test_of_several_cuts_per_step_the_narrowest_is_always_one_and_wider_ones_are_rarer():
+    """Of the other three, two in a step without repetition, with weights of 3, 2 and 1: enumerated."""
+    nested, x = nested_mlp(weights=None, num_blocks=6, num_always=1), normal(8, 4)
+    options = {"dataset_size": N, "generator": torch.Generator().manual_seed(0), "anchors": 3}
+    cuts = (1 / 6, 1 / 3, 1 / 2, 2 / 3, 1.0)
+    with torch.no_grad():
+        steps = [elbo_terms(nested, (x, Y), cuts=cuts, **options).cuts for _ in range(600)]
+    widths = [tuple(cut.widths[0][1] for cut in passes[:4]) for passes in steps]
+    assert {own[:2] for own in widths} == {(6, 1)}
+    weights, chances = {2: 3, 3: 2, 4: 1}, Counter()
+    for first, second in itertools.permutations(weights, 2):
+        chances[tuple(sorted((first, second)))] += weights[first] / 6 * weights[second] / (6 - weights[first])
+    counted = Counter(own[2:] for own in widths)
+    assert counted.keys() == chances.keys()
+    assert stats.chisquare([counted[pair] for pair in chances], [600 * p for p in chances.values()]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("given", "halves"), [(1, [None, 0, 1]), (2, [None, 0, 1, 0]), (9, [None, 0, 1, 0])])
+def test_halves_of_a_batch_run_at_narrower_widths_by_turns(given, halves):
+    """At cuts of the recipe first, at a drawn one last; all learn from the full width's predictions too."""
     nested = nested_norms(weights=None, order="uniform").double().train()
     full = hand_cut(nested, (3, 3))[0].train()(X)
+    rows = {None: slice(8), 0: slice(4), 1: slice(4, 8)}
 
     def narrow(widths, half):
-        output = hand_cut(nested, widths)[0].train()(X[half])
-        taught = functional.cross_entropy(output, full[half].softmax(1))
-        return 0.7 * functional.cross_entropy(output, Y[half]) + 0.3 * taught
+        output = hand_cut(nested, widths)[0].train()(X[rows[half]])
+        taught = functional.cross_entropy(output, full[rows[half]].softmax(1))
+        return 0.7 * functional.cross_entropy(output, Y[rows[half]]) + 0.3 * taught
 
     for seed in range(10):
-        terms = terms_of(nested, (X, Y), seed, distil=0.3, cuts=(1 / 3, 2 / 3, 1.0), coupled=0.0)
-        whole, anchor, drawn = (tuple(cut.as_dict().values()) for cut in terms.cuts)
+        options = {"distil": 0.3, "cuts": (1 / 3, 2 / 3, 1.0), "coupled": 0.0, "anchors": given}
+        terms = terms_of(nested, (X, Y), seed, **options)
+        whole, *narrower = (tuple(cut.as_dict().values()) for cut in terms.cuts)
         assert whole == (3, 3)
-        assert anchor in ((1, 1), (2, 2))
-        losses = functional.cross_entropy(full, Y) + narrow(anchor, slice(4)) + narrow(drawn, slice(4, 8))
-        torch.testing.assert_close(terms.loss, losses / 3)
+        assert set(narrower[:-1]) <= {(1, 1), (2, 2)}
+        assert len(set(narrower[:-1])) == len(narrower) - 1 == min(given, 2)
+        losses = [narrow(widths, half) for widths, half in zip(narrower, halves[1:], strict=True)]
+        torch.testing.assert_close(terms.loss, (functional.cross_entropy(full, Y) + sum(losses)) / len(halves))
+
+
+@pytest.mark.parametrize(("steps", "anchors"), [(0, 1), (10_000, 1), (10_001, 2)])
+def test_long_runs_have_two_of_the_recipes_cuts_per_step(steps, anchors):
+    assert Recipe().settled(has_teacher=False, num_steps=steps).anchors == anchors
+    assert Recipe(anchors=3).settled(has_teacher=False, num_steps=steps).anchors == 3
 
 
 def test_three_examples_are_not_divided():

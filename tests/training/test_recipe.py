@@ -19,6 +19,7 @@ BAD = {
     "epochs": [*NO_COUNT, *TOO_MANY],
     "batch_size": [*NO_COUNT, *TOO_MANY],
     "draws": [*NO_COUNT, *TOO_MANY_DRAWS],
+    "anchors": [*NO_COUNT[1:], "automatic", 1001],
     "samples": [*NO_COUNT, *TOO_MANY_DRAWS],
     "recalibration_batches": [*NO_COUNT, *TOO_MANY],
     "patience": ["1", True, 0, 2.5],
@@ -77,6 +78,7 @@ CHANGED = {
     "keep": "last",
     "prior_keep": 0.5,
     "estimator": "relaxed",
+    "anchors": 2,
     "draws": 4,
     "explore": 0.0,
     "coupled": 1.0,
@@ -146,8 +148,9 @@ def test_what_depends_on_a_teacher_is_settled():
     assert (alone.optimiser, alone.distil, alone.soften) == ("adamw", 0.5, 1.0)
     assert (taught.optimiser, taught.distil, taught.soften) == ("sgd", 0.9, 2.0)
     for settled in (alone, taught):
-        assert settled.but(optimiser="auto", distil="auto", soften="auto") == Recipe()
-    for chosen in (Recipe(optimiser="adamw", distil=0.0, soften=3.0), Recipe(optimiser="sgd", distil=1.0, soften=1.5)):
+        assert settled.but(optimiser="auto", distil="auto", soften="auto", anchors="auto") == Recipe()
+    first = Recipe(optimiser="adamw", distil=0.0, soften=3.0, anchors=2)
+    for chosen in (first, Recipe(optimiser="sgd", distil=1.0, soften=1.5, anchors=1)):
         assert chosen.settled(has_teacher=True) == chosen.settled(has_teacher=False) == chosen
 
 

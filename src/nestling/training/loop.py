@@ -60,11 +60,11 @@ class Loop:
         teacher: nn.Module | None = None,
     ) -> None:
         check_objective(recipe.objective, likelihood, teacher)
-        recipe = recipe.settled(has_teacher=teacher is not None)
+        self.num_steps = recipe.epochs * len(feed.train)
+        recipe = recipe.settled(has_teacher=teacher is not None, num_steps=self.num_steps)
         self.nested, self.feed, self.recipe, self.likelihood, self.keeper = nested, feed, recipe, likelihood, keeper
         self.processes, self.stopping = processes, stopping or Stopping()
         self.figures = figures or (lambda _: {})
-        self.num_steps = recipe.epochs * len(feed.train)
         self.optimiser = make_optimiser(nested, recipe, self.num_steps)
         self.largest_kappa = schedules.largest_kappa(recipe, nested, feed.train.dataset_size)
         self.state = State()

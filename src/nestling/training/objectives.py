@@ -15,7 +15,7 @@ from nestling.running import Nested, Output, as_call, in_mode, picked
 from nestling.torch_parts import pytree
 from nestling.training.recipe import ObjectiveName, Recipe
 from nestling.training.terms import Step, Terms, gate_divergence, nll_of, order_divergence, weight_divergence
-from nestling.training.widths import anchor_cuts, draw_anchor, draw_between, draw_fraction, learned_orders
+from nestling.training.widths import anchor_cuts, draw_anchors, draw_between, draw_fraction, learned_orders
 
 SMALLEST_BATCH = 4
 """Examples from which on narrower widths run half of a batch: a batch norm needs two."""
@@ -103,11 +103,11 @@ def soft_cross_entropy(output: Tensor, teacher: Tensor, soften: float = 1.0) -> 
 
 
 def _every_width(nested: Nested, recipe: Recipe, generator: torch.Generator | None, *, has_teacher: bool) -> list[Pass]:
-    """The whole batch at the full width, which learns the labels and teaches, and each half of it at a narrower one.
+    """The whole batch at the full width, which learns the labels and teaches, and halves of it at narrower ones.
 
-    The first half runs at one of the recipe's cuts, the second at ``draws`` cuts that are drawn between the narrowest
-    of these and the full width. Where another network teaches, the whole batch runs at the narrowest cut, at any
-    other of the recipe's, and at ``draws`` drawn ones.
+    The halves run by turns at ``anchors`` of the recipe's narrower cuts, and the next half at ``draws`` cuts that are
+    drawn between the narrowest of these and the full width. Where another network teaches, the whole batch runs at
+    the narrowest cut, at any other of the recipe's, and at ``draws`` drawn ones.
     """
     distil, full = float(recipe.distil), full_cut(nested.groups)
     narrower = [cut for cut in anchor_cuts(nested.groups, recipe.cuts) if cut != full]
@@ -121,9 +121,9 @@ def _every_width(nested: Nested, recipe: Recipe, generator: torch.Generator | No
         others = [*narrower[1:], full]
         other = others[int(torch.randint(len(others), (), generator=generator))]
         return [Pass(narrower[0], distil), Pass(other, distil), *(Pass(cut, distil, chance) for cut, chance in drawn)]
-    anchor = narrower[draw_anchor(len(narrower), generator)]
-    passes = [Pass(full), Pass(anchor, distil, half=0)]
-    return passes + [Pass(cut, distil, chance, half=1) for cut, chance in drawn]
+    anchors = draw_anchors(narrower, int(recipe.anchors), generator)
+    passes = [Pass(full), *(Pass(cut, distil, half=number % 2) for number, cut in enumerate(anchors))]
+    return passes + [Pass(cut, distil, chance, half=len(anchors) % 2) for cut, chance in drawn]
 
 
 def _us_net(nested: Nested, recipe: Recipe, generator: torch.Generator | None, *, has_teacher: bool) -> list[Pass]:

@@ -22,6 +22,8 @@ TEACHER_SHARE, FULL_WIDTH_SHARE = 0.9, 0.5
 """What distil="auto" means where another network teaches, and where the full width does: experiments/bn3."""
 TEACHER_SOFTENING, FULL_WIDTH_SOFTENING = 2.0, 1.0
 """What soften="auto" means in the same two cases: docs/decisions/0014."""
+LONG_RUN, SHORT_RUN_ANCHORS, LONG_RUN_ANCHORS = 10_000, 1, 2
+"""The steps beyond which a run is long, and what anchors="auto" means in short and long ones: docs/decisions/0011."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,9 @@ class Recipe:
 
     estimator: EstimatorName = "leave_one_out"
     """How gradients reach the orders: see docs/orders.md."""
+    anchors: int | Literal["auto"] = "auto"
+    """How many of the recipe's narrower cuts each step runs, the narrowest always among them where there are several;
+    auto is 1, and 2 in runs of more than 10,000 steps, in which the narrow widths need more of them."""
     draws: int = 1
     """Random widths that half of the batch runs at, or all of it with a teacher; for elbo, parts of a batch that each
     get widths of their own."""
@@ -136,6 +141,8 @@ class Recipe:
         for name in ("weight_decay",) if self.kappa == "auto" else ("weight_decay", "kappa"):
             if finite_number(name, getattr(self, name)) < 0:
                 raise RangeError(name, getattr(self, name), "at least 0", "0 turns it off.")
+        if self.anchors != "auto":
+            count("anchors", self.anchors, "a whole number of at least 1", MOST_CUTS)
         if self.distil != "auto":
             probability("distil", self.distil)
         if self.soften != "auto":
@@ -188,20 +195,23 @@ class Recipe:
         values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in saved.items()}
         return cls(**values)
 
-    def settled(self, *, has_teacher: bool) -> "Recipe":
-        """The recipe with the choices made that depend on whether there is a teacher.
+    def settled(self, *, has_teacher: bool, num_steps: int = 0) -> "Recipe":
+        """The recipe with the choices made that depend on whether there is a teacher, and on the length of the run.
 
         Args:
             has_teacher: Whether another network teaches.
+            num_steps: The steps of the run; 0 stands for a few, or for a loop whose length is not known.
 
         Returns:
-            A recipe without ``"auto"`` for the optimiser, for ``distil`` and for ``soften``.
+            A recipe without ``"auto"`` for the optimiser, for ``distil``, for ``soften`` and for ``anchors``.
         """
+        usual = LONG_RUN_ANCHORS if num_steps > LONG_RUN else SHORT_RUN_ANCHORS
+        anchors = usual if self.anchors == "auto" else self.anchors
         optimiser = ("sgd" if has_teacher else "adamw") if self.optimiser == "auto" else self.optimiser
         distil = (TEACHER_SHARE if has_teacher else FULL_WIDTH_SHARE) if self.distil == "auto" else self.distil
         softening = TEACHER_SOFTENING if has_teacher else FULL_WIDTH_SOFTENING
         soften = softening if self.soften == "auto" else self.soften
-        return replace(self, optimiser=optimiser, distil=distil, soften=soften)
+        return replace(self, optimiser=optimiser, distil=distil, soften=soften, anchors=anchors)
 
     def but(self, **changes: Any) -> "Recipe":  # noqa: ANN401
         """The same recipe with some entries changed; the recipe itself stays as it is.

@@ -11,7 +11,7 @@ from nestling.reading import Cut, Group, Groups, full_cut, make_cut, smallest_cu
 from nestling.running import Nested
 
 BETWEEN_WEIGHT = 2.0
-"""How many times as often as the narrowest and the widest a cut between them is chosen: docs/decisions/0011."""
+"""How many times as often as the narrowest and the widest a cut between them is drawn alone: docs/decisions/0011."""
 
 
 class Draw(NamedTuple):
@@ -96,14 +96,22 @@ def anchor_cuts(groups: Groups, fractions: Sequence[float]) -> list[Cut]:
     return list(dict.fromkeys(make_cut(groups, fraction) for fraction in sorted(fractions)))
 
 
-def draw_anchor(count: int, generator: torch.Generator | None = None) -> int:
-    """Draw one of ``count`` cuts: those between the narrowest and the widest are twice as likely as these two.
+def draw_anchors(cuts: Sequence[Cut], count: int, generator: torch.Generator | None = None) -> list[Cut]:
+    """Draw ``count`` of some cuts, which are sorted, narrowest first: docs/decisions/0011.
 
-    Chosen equally often, the ones between lag behind networks trained alone (docs/decisions/0011).
+    A single one is drawn such that those between the narrowest and the widest are twice as likely as these two: chosen
+    equally often, they lag behind networks trained alone. Of several the narrowest is always one. The others are drawn
+    from the rest, each the likelier the narrower it is: of three, in the proportions 3, 2 and 1.
     """
-    weights = torch.ones(count)
-    weights[1:-1] = BETWEEN_WEIGHT
-    return int(torch.multinomial(weights, 1, generator=generator))
+    if count >= len(cuts):
+        return list(cuts)
+    if count == 1:
+        weights = torch.ones(len(cuts))
+        weights[1:-1] = BETWEEN_WEIGHT
+        return [cuts[int(torch.multinomial(weights, 1, generator=generator))]]
+    ranks = torch.arange(len(cuts) - 1, 0, -1.0)
+    chosen = torch.multinomial(ranks, count - 1, generator=generator).tolist()
+    return [cuts[0], *(cuts[1 + number] for number in sorted(chosen))]
 
 
 def learned_orders(nested: Nested) -> list[Order]:
