@@ -8,10 +8,8 @@ Each replica is the whole service: it answers the Open Inference Protocol and ``
 when requests wait. Ray starts another replica when requests still wait after that, and stops it again when few come.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import ray
 import tyro
@@ -41,7 +39,7 @@ def main(
     """
     path, name = file.resolve(), file.stem
 
-    def build() -> Callable[..., Any]:  # in each replica, since an open file can't be sent from one process to another
+    def build() -> object:  # in each replica, since an open file can't be sent from one process to another
         return application(FileEngine(path, threads=1), name=name, options=Serving(threads=1))
 
     scaling = {"min_replicas": fewest, "max_replicas": most, "target_ongoing_requests": waiting}
