@@ -103,6 +103,15 @@ def test_train_says_what_comes_next_and_prints_the_groups(place, tmp_path, capsy
     assert "epoch 1/1" in printed.err
 
 
+def test_texts_are_refused_by_name(tmp_path):
+    """They have whole numbers as inputs, and a network of their own; Python trains on them."""
+    (tmp_path / "rhyme.txt").write_text("one and two and three\n" * 200)
+    with pytest.raises(ArgumentError, match=r"docs/generation\.md") as caught:
+        commands.train(str(tmp_path / "rhyme.txt"), "mlp", tmp_path / "run", FEW, QUICK)
+    assert caught.value.name == "data"
+    assert not (tmp_path / "run").exists()
+
+
 def test_cascade_writes_what_it_prints(run):
     """The table against the cascade that is read back and scored again."""
     options = Cascading(goal="macs=0.8x", samples=2)

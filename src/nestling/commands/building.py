@@ -30,6 +30,9 @@ def torch_device(device: Device) -> torch.device:
 
 def build_network(model: str, loaded: Data, num_outputs: int, seed: int, given_options: Mapping[str, Any]) -> nn.Module:
     """Build a network that fits the data; an error in the user's code becomes one line."""
+    if loaded.task == "language":
+        needed = "images, vectors or tables of numbers on the command line"
+        raise ArgumentError("data", f"{loaded.name}, a text", needed, "Train on texts in Python: docs/generation.md.")
     try:
         options = models.options_for(model, loaded.input_shape, num_outputs) | dict(given_options)
         with torch.random.fork_rng(devices=[]):
