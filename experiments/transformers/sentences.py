@@ -16,7 +16,8 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,20 +40,31 @@ SHOWN = ("accuracy", "nll", "ece", "ece_raw", "auroc")
 
 @dataclass(frozen=True)
 class Method:
-    """How the network is nested, what of the recipe is changed, and its epochs."""
+    """How the network is nested, what of the recipe is changed, and its epochs.
+
+    With ``first`` epochs the plain network is fine-tuned before it is nested, and is its teacher then.
+    """
 
     epochs: int
     nesting: dict[str, Any] = field(default_factory=dict)
     changes: dict[str, Any] = field(default_factory=dict)
+    first: int = 0
 
 
 PLAIN: dict[str, Any] = {"weights": None}
+FINE_TUNED = Method(2, PLAIN | {"order": "full"}, {"cuts": (1.0,)})
+# MatFormer's recipe: one of the fixed sizes in each step, by chance
+MATFORMER = Method(3, PLAIN | {"order": "uniform"}, {"objective": "elbo", "coupled": 1.0, "draws": 1})
 METHODS = {
-    "plain": Method(2, PLAIN | {"order": "full"}, {"cuts": (1.0,)}),
+    "plain": FINE_TUNED,
     "nested": Method(1, PLAIN),
     "nested_bayesian": Method(1, {"weights": "ivon"}),
-    # MatFormer's recipe: one of the fixed sizes in each step, by chance
-    "matformer": Method(3, PLAIN | {"order": "uniform"}, {"objective": "elbo", "coupled": 1.0, "draws": 1}),
+    "matformer": MATFORMER,
+    # about three times as long
+    "plain_longer": replace(FINE_TUNED, epochs=6),
+    "nested_longer": Method(3, PLAIN),
+    "taught_longer": Method(2, PLAIN, {"soften": 1.0}, first=2),
+    "matformer_longer": replace(MATFORMER, epochs=6),
 }
 
 
@@ -129,20 +141,31 @@ def figures(nested: nl.Nested, batches: dict[str, "DataLoader[Any]"], cut: float
     return {key: round(value, 4) for key, value in row.items()}
 
 
-def run(model: Path, name: str, seed: int, lr: float) -> dict[str, Any]:
-    """One row: the scores at each cut of a network that was trained by a method."""
-    method, batches = METHODS[name], loaders(model)
-    nested = nested_of(pretrained(model, seed), batches["test"], **method.nesting)
+def fine_tuned(
+    module: nn.Module, method: Method, seed: int, lr: float, batches: dict[str, "DataLoader[Any]"]
+) -> tuple[nl.Nested, list[dict[str, Any]]]:
+    """The network nested and trained, with the log of its training."""
+    teacher = deepcopy(module) if method.first else None
+    nested = nested_of(module, batches["test"], **method.nesting)
     recipe = nl.Recipe(epochs=method.epochs, seed=seed, optimiser="adamw", lr=lr, cuts=CUTS, precision="bfloat16")
     recipe = recipe.but(samples=1, keep="last").but(**method.changes)
-    began = time.process_time()
-    log = nl.train(nested, (batches["train"], batches["validation"]), recipe, quiet=True).log
+    data = batches["train"], batches["validation"]
+    return nested, nl.train(nested, data, recipe, teacher=teacher, quiet=True).log
+
+
+def run(model: Path, name: str, seed: int, lr: float) -> dict[str, Any]:
+    """One row: the scores at each cut of a network that was trained by a method."""
+    method, batches, began = METHODS[name], loaders(model), time.process_time()
+    module = pretrained(model, seed)
+    if method.first:
+        module = fine_tuned(module, replace(FINE_TUNED, epochs=method.first), seed, lr, batches)[0].module
+    nested, log = fine_tuned(module, method, seed, lr, batches)
     seconds = time.process_time() - began
-    if name == "plain":  # cut by norm, without training at any cut
+    if method.nesting.get("order") == "full":  # cut by norm, without training at any cut
         nested = nested_of(nl.extract(nested, 1.0), batches["test"], weights=None)
     draws = 0 if method.nesting["weights"] is None else DRAWS
     rows = {str(cut): figures(nested, batches, cut, draws) for cut in CUTS}
-    row = {"method": name, "seed": seed, "epochs": recipe.epochs, "lr": lr, "seconds": round(seconds, 1)}
+    row = {"method": name, "seed": seed, "epochs": method.first + method.epochs, "lr": lr, "seconds": round(seconds, 1)}
     validation = {cut: round(100 * scores["accuracy"], 2) for cut, scores in log[-1]["validation"].items()}
     return row | {
         "scoring_seconds": round(time.process_time() - began - seconds, 1),
