@@ -15,7 +15,7 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -143,7 +143,7 @@ def figures(nested: nl.Nested, batches: dict[str, "DataLoader[Any]"], cut: float
 
 def fine_tuned(
     module: nn.Module, method: Method, seed: int, lr: float, batches: dict[str, "DataLoader[Any]"]
-) -> tuple[nl.Nested, list[dict[str, Any]]]:
+) -> tuple[nl.Nested, Sequence[dict[str, Any]]]:
     """The network nested and trained, with the log of its training."""
     teacher = deepcopy(module) if method.first else None
     nested = nested_of(module, batches["test"], **method.nesting)
